@@ -1,0 +1,169 @@
+"""Look through every session file and our own state; repair, on request, what can be repaired without losing a byte."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import stat
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any
+
+from .errors import Fault
+from .guards import guards
+from .log.formats.header import id_from_name
+from .log.index import NO_TIME
+from .log.journal import Outdated, replace
+from .session import Session, dumps, now
+from .text import iso
+
+if TYPE_CHECKING:
+    from .live import Client
+    from .service import Service
+    from .wire import types as t
+
+WORTH_TELLING = frozenset({"warning", "error"})
+_FIELD = re.compile(rb'"(id|cwd|timestamp)"\s*:\s*"((?:[^"\\]|\\.)*)"')
+
+
+async def examine(service: Service, client: Client, params: t.DaemonDoctorParams) -> t.DoctorResult:
+    """daemon/doctor, in a thread a file, with progress."""
+    await service.background.wait_for_walk()
+    store = service.store
+    problems: list[t.Problem] = [*await asyncio.to_thread(_surroundings, service)]
+    fixed: list[t.Fixed] = []
+    items = list(store.items().values())
+    for number, item in enumerate(items):
+        if params.work_done_token is not None and number % 20 == 0:
+            value = {
+                "kind": "report" if number else "begin",
+                "title": "Checking sessions",
+                "message": f"{number}/{len(items)}",
+            }
+            client.push("$/progress", {"token": params.work_done_token, "value": value})
+        if item.peek.health in {"unsupported", "unreadable"}:
+            if item.peek.health == "unreadable":
+                problems.append(problem(item.path, "unreadable", item.record.reason or "it cannot be read"))
+            continue
+        found = await asyncio.to_thread(check, item.path)
+        if params.fix and any(p["fixable"] for p in found):
+            live = service.live.get(item.path)
+            if live is not None:
+                async with live.lock:
+                    done = await asyncio.to_thread(repair, item.path)
+            else:
+                done = await asyncio.to_thread(repair, item.path)
+            for p in found if done else ():
+                if p["fixable"]:
+                    fixed.append({"path": p["path"], "code": p["code"], "detail": p["detail"]})
+            found = [p for p in found if not (p["fixable"] and done)]
+            await service.background.refresh([item.path])
+        problems += found
+    if params.work_done_token is not None and items:
+        client.push("$/progress", {"token": params.work_done_token, "value": {"kind": "end"}})
+    return {"checked": len(items), "problems": problems, "fixed": fixed}
+
+
+def problem(path: str, code: str, detail: str, *, fixable: bool = False) -> t.Problem:
+    return {"path": path, "code": code, "detail": detail, "fixable": fixable}
+
+
+def _surroundings(service: Service) -> list[t.Problem]:
+    """What is wrong beside the sessions: our databases, loose modes in our store, leftovers of interrupted writes."""
+    found: list[t.Problem] = []
+    for path, trouble in (
+        (service.folders.state_db, service.state.problem), (service.folders.catalog_db, service.catalog.problem),
+    ):  # fmt: skip
+        if trouble:
+            found.append(problem(str(path), "database", trouble))
+    for folder, _, names in os.walk(service.folders.sessions):
+        for path in [folder, *(os.path.join(folder, name) for name in names)]:
+            mode = stat.S_IMODE(os.lstat(path).st_mode)
+            if mode & 0o077:
+                found.append(problem(path, "loose_mode", f"others may read it: its mode is {mode:04o}"))
+    for left in service.store.leftovers:
+        age = iso(int(left.mtime * 1000)) or "?"
+        detail = f"{left.size} bytes of {age}, beside {os.path.basename(left.of)}; it is never put back by itself"
+        found.append(problem(left.path, "leftover", detail))
+    for skipped in service.store.list(limit=1).get("skipped", []):
+        found.append(problem(skipped["path"], "skipped", skipped["reason"]))
+    return found
+
+
+def check(path: str) -> list[t.Problem]:
+    """What is wrong with one session file."""
+    try:
+        session = Session.open(path)
+    except Fault as fault:
+        return [problem(path, "unreadable", fault.message)]
+    try:
+        index = session.index
+        tail = nul_tail(session)
+        found: list[t.Problem] = []
+        told: set[str] = set()
+        for diagnostic in session.diagnostics():
+            code = diagnostic["code"]
+            if code == "lone_surrogate" or diagnostic["severity"] in WORTH_TELLING:
+                told.add(code)
+                place = f"line {diagnostic['line']}: " if "line" in diagnostic else ""
+                header = code in {"no_header", "broken_header"} and bool(len(index))
+                fixable = header or (code == "nul_run" and tail is not None and diagnostic.get("offset", -1) >= tail)
+                found.append(problem(path, code, place + diagnostic["message"], fixable=fixable))
+        if tail is not None and "nul_run" not in told:
+            found.append(problem(path, "nul_run", f"{index.size - tail} NUL bytes stand at its end", fixable=True))
+        return found
+    finally:
+        session.journal.close()
+
+
+def nul_tail(session: Session) -> int | None:
+    """Where the NUL bytes begin that a file ends with; None when it does not."""
+    end = size = session.index.size
+    while end > 0:
+        piece = session.journal.read(max(0, end - 65536), min(end, 65536))
+        kept = piece.rstrip(b"\0")
+        end -= len(piece) - len(kept)
+        if kept:
+            break
+    return end if end < size else None
+
+
+def repair(path: str) -> bool:
+    """Put a repaired file in the place of a damaged one; the original stays beside it as `.bak`. False: not done."""
+    session = Session.open(path)
+    try:
+        size = session.index.size
+        data = session.journal.read(0, size)
+        end = nul_tail(session)
+        better = data if end is None else data[:end]
+        if better and not better.endswith(b"\n"):
+            better += b"\n"
+        if session.header.state in {"broken", "headerless"} and len(session.index):
+            better = dumps(new_header(session, better)) + b"\n" + better
+        if better == data:
+            return False
+        keep = f"{path}.{sha256(data).hexdigest()[:8]}.bak"
+        lock, ready = guards(session)
+        with lock():
+            ready()
+            replace(path, better, keep, size)
+    except (Outdated, Fault):
+        return False
+    finally:
+        session.journal.close()
+    return True
+
+
+def new_header(session: Session, data: bytes) -> dict[str, Any]:
+    """A header for a log that lost its own: from what can be read of the first line, the file's name, the entries."""
+    index = session.index
+    first = data.partition(b"\n")[0] if session.header.state == "broken" else b""
+    known = {name.decode(): value.decode("utf-8", "replace") for name, value in _FIELD.findall(first)}
+    began = next((time for time in index.time if time != NO_TIME), NO_TIME)
+    return {
+        "type": "session",
+        "version": max(session.header.version, 1) if session.header.version < 3 else 3,
+        "id": known.get("id") or id_from_name(session.path or ""),
+        "timestamp": known.get("timestamp") or (iso(began) if began != NO_TIME else None) or now(),
+        "cwd": known.get("cwd") or "",
+    }

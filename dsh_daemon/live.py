@@ -1,0 +1,168 @@
+"""A session that the daemon has open: one lock, one write path, one stream of changes to its followers."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Protocol
+
+from .errors import Busy, Fault, SessionGone, StorageError
+from .log.journal import Outdated
+from .session import RETRIES, Prepared, Session, SessionClosed
+from .types import Change, MethodCause
+
+THREADED = 4 << 20  # bytes of growth above which the scan leaves the event loop
+
+
+class Client(Protocol):
+    """What the service knows of a connection."""
+
+    id: str
+    name: str
+    pid: int | None
+    read_only: bool
+
+    def push(self, method: str, params: Any, key: str | None = None) -> None:
+        """Queue a notification; waiting ones of one `key` may be folded into a single `resync`."""
+        ...
+
+
+class Commits:
+    """Group commit: every append that waits at the same time shares one fsync."""
+
+    def __init__(self, sync: Callable[[], None]) -> None:
+        self._sync = sync
+        self._next: asyncio.Future[None] | None = None
+        self._worker: asyncio.Task[None] | None = None
+
+    async def durable(self) -> None:
+        """Return when what was written before this call is on the disk. Raises the storage fault of a failed sync."""
+        if self._next is None:
+            self._next = asyncio.get_running_loop().create_future()
+        mine = self._next
+        if self._worker is None or self._worker.done():
+            self._worker = asyncio.create_task(self._work())
+        await asyncio.shield(mine)
+
+    async def _work(self) -> None:
+        while (waiting := self._next) is not None:
+            self._next = None  # whoever writes from here on waits for the next round
+            try:
+                await asyncio.to_thread(self._sync)
+                waiting.set_result(None)
+            except Fault as fault:
+                waiting.set_exception(fault)
+            finally:
+                if not waiting.done():
+                    waiting.set_exception(StorageError("the disk was not waited for to the end"))
+                waiting.exception()  # it is raised in `durable`; a cancelled waiter must not make it "never retrieved"
+
+    async def settled(self) -> None:
+        """Wait for the syncs under way."""
+        if self._worker is not None:
+            await self._worker
+
+    @property
+    def busy(self) -> bool:
+        return self._worker is not None and not self._worker.done()
+
+
+class LiveSession:
+    """An open session with its followers. All mutations, and reads that wait for the disk, go through `lock`."""
+
+    def __init__(
+        self,
+        key: str,
+        session: Session,
+        publish: Callable[[LiveSession, Change], None],
+        gone: Callable[[LiveSession, str], Awaitable[Fault]],
+        *,
+        durable: bool,
+    ) -> None:
+        """`publish` tells of a change, `gone` that the file went away; it gives the fault for whoever asked."""
+        self.key = key  # its path, or what stands for that where it is in no file
+        self.session = session
+        self.lock = asyncio.Lock()
+        self.followers: dict[Client, None] = {}  # in the order in which they came
+        self.commits = Commits(self._sync)
+        self.closed: str | None = None
+        self.used = time.monotonic()
+        self.layouts: dict[Any, Any] = {}
+        self._publish = publish
+        self._gone = gone
+        self._durable = durable
+
+    def _sync(self) -> None:
+        self.session.journal.sync()  # looked up at each call: a rewritten file gets another journal
+
+    @property
+    def id(self) -> str:
+        return self.session.wire_id
+
+    @property
+    def much_to_read(self) -> bool:
+        """Whether catching up reads so much that it belongs into a thread, and so under the lock."""
+        session = self.session
+        if self.closed is not None:
+            return False
+        found = session.journal.check(session.index.size)
+        if found == "grown":
+            return session.journal.size() - session.index.end > THREADED  # an unfinished line is read again
+        return found != "same" and session.index.size > THREADED
+
+    def publish(self, changes: list[Change]) -> None:
+        for change in changes:
+            self._publish(self, change)
+
+    async def catch_up(self) -> None:
+        """Take in what others wrote, under the lock where that is `much_to_read`. Raises SessionGone and others."""
+        session = self.session
+        if self.closed is not None:
+            raise SessionGone(f"the file of this session was {self.closed}", path=session.path, reason=self.closed)
+        try:
+            if self.much_to_read:
+                changes = await asyncio.to_thread(session.refresh)
+            else:
+                changes = session.refresh()
+        except SessionClosed as closed:
+            self.closed = closed.reason
+            raise await self._gone(self, closed.reason) from None
+        self.publish(changes)
+
+    async def commit(
+        self,
+        build: Callable[[], Prepared],
+        cause: MethodCause,
+        *,
+        lock: Callable[[], AbstractContextManager[Any]] = nullcontext,
+        ready: Callable[[], None] = lambda: None,
+        heavy: bool = False,
+    ) -> Prepared:
+        """Write what `build` prepares for the log as it is now; index it, publish it, then wait for the disk.
+
+        Runs under `self.lock` up to the publication; the wait for the disk is shared with other writers. `build` is
+        called again when another program wrote between our look and our write, and may refuse by raising. A `heavy`
+        batch is prepared and indexed in threads. The caller is shielded from being cancelled.
+        """
+        async with self.lock:
+            for _ in range(RETRIES):
+                await self.catch_up()
+                prepared = await asyncio.to_thread(build) if heavy else build()
+                if not prepared.lines:
+                    break
+                try:
+                    offset, end = await asyncio.to_thread(self.session.write, prepared.lines, lock, ready)
+                except Outdated:
+                    continue
+                if heavy:
+                    self.publish(await asyncio.to_thread(self.session.take_written, offset, end, cause))
+                else:
+                    self.publish(self.session.take_written(offset, end, cause))
+                break
+            else:
+                raise Busy("another program keeps writing to this session", retryAfterMs=500)
+        if self._durable:
+            await self.commits.durable()
+        return prepared
