@@ -89,10 +89,6 @@ class Places:
             and repository == self.repository(cwd)
         )
 
-    def forget(self) -> None:
-        """Ask the file system again."""
-        self._since = 0.0
-
     def _refresh(self) -> None:
         now = time.monotonic()
         if now - self._since > _KEEP:

@@ -9,7 +9,7 @@ from array import array
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from dsh_daemon.entries import HIDDEN_BY_DEFAULT, KNOWN_TYPES, Flag, kind_of
+from dsh_daemon.entries import KNOWN_TYPES, Flag, kind_of
 from dsh_daemon.types import Diagnostic, Format, Kind, TitleSource
 
 from .times import NO_TIME, Times
@@ -88,9 +88,6 @@ class Shapes:
             code = self.codes[key] = len(self.items)
             self.items.append(Shape(type_, role, int(flags)))  # a plain number: arithmetic on an IntFlag is slow
         return code
-
-    def hidden_by_default(self) -> list[bool]:
-        return [shape.type in HIDDEN_BY_DEFAULT for shape in self.items]
 
 
 class Index:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from dsh_daemon.paths import Folders, open_private, private_folder
 
-from .lifecycle import STALE, ask, connect
+from .lifecycle import ask, connect
 
 READY_S = 30.0
 LOG_LINES = 20
@@ -31,14 +31,6 @@ def command(*arguments: str) -> list[str]:
         f"import sys; sys.path.append({str(_PACKAGE.parent)!r})\nfrom dsh_daemon.__main__ import main; sys.exit(main())"
     )
     return [sys.executable, "-P", "-c", code, *arguments]
-
-
-def ensure_daemon(where: Folders) -> None:
-    """Return when a daemon listens on the socket of `where`, started here if need be. Raises OSError, StartFailed."""
-    try:
-        connect(where.socket).close()
-    except STALE:
-        start_daemon(where)
 
 
 def start_daemon(where: Folders) -> None:
