@@ -63,6 +63,7 @@ class Flag(IntFlag):
     UNKNOWN = 32  # a type that we do not know
     ORPHAN = 64  # its parent is not in the file
     PROVISIONAL = 128  # from a last line that has no newline yet
+    SURFACE = 256  # a message of a dsh log that a model sees, unless another one replaced it
 
 
 def kind_of(type_: str, role: str | None = None) -> Kind:

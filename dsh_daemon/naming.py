@@ -19,6 +19,7 @@ MAX_NAME = 255  # bytes: what file systems allow for one component
 
 _ID = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
 _SEPARATORS = re.compile(r"[/\\:]")
+_UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
 
 
 def check_id(session_id: str) -> str:
@@ -48,6 +49,34 @@ def folder_name(format_: Format, cwd: str, home: str) -> str:
                 return _bounded(prefix + _flat(os.path.relpath(real, base).removeprefix(".")))
         cwd = real
     return _bounded(f"--{_flat(cwd)}--")
+
+
+def dsh_project(cwd: str | None) -> str:
+    """Name of the folder in which dsh keeps the sessions of `cwd`."""
+    if cwd is None:
+        return "_no-cwd"
+    name = _escaped(re.sub(r"[/\\:]+", "-", cwd)).lstrip("-")
+    return f"--{(name or 'root')[:251]}--"
+
+
+def dsh_segment(session_id: str) -> str:
+    """Name of the folder that dsh gives a session. Raises InvalidReference where there can be none."""
+    dots = session_id in {".", ".."}
+    name = session_id.replace(".", "~002E") if dots else _escaped(session_id)
+    if not name or len(name) > MAX_NAME:
+        text = "dsh names a folder for the id of a session: it is not empty, and at most 255 bytes long"
+        raise InvalidReference(text, ref=session_id[:MAX_NAME], reason="not a session id")
+    return name
+
+
+def _escaped(text: str) -> str:
+    """`text` with what is not a plain letter, digit, '.', '_' or '-' as the numbers of its UTF-16 units."""
+
+    def units(match: re.Match[str]) -> str:
+        data = match[0].encode("utf-16-be", "surrogatepass")
+        return "".join(f"~{data[k]:02X}{data[k + 1]:02X}" for k in range(0, len(data), 2))
+
+    return _UNSAFE.sub(units, text)
 
 
 def file_name(session_id: str, moment: datetime | None = None) -> str:

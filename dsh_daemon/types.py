@@ -59,6 +59,7 @@ class SessionInfo(TypedDict):
     tail: Tail
     parentSessionId: str | None
     forkPoint: NotRequired[str]
+    forkText: NotRequired[str]
     archived: bool
     pinned: bool
     health: Health
@@ -75,6 +76,7 @@ class SessionState(SessionInfo):
     epoch: str
     revision: int
     leafId: str | None
+    lastEntryId: str | None
     openTurn: OpenTurn | None
     nextTurn: int
     thinkingLevel: str
@@ -111,6 +113,8 @@ class Diagnostic(TypedDict):
     offset: NotRequired[int]
     length: NotRequired[int]
     entryId: NotRequired[str]
+    expected: NotRequired[int]  # of seq_gap: the number that was due, and the one that came
+    got: NotRequired[int]
     message: str
 
 

@@ -39,7 +39,7 @@ def scan_by_two(index: Index, source: Source, size: int, cancelled: Callable[[],
     The sum of costs may differ from that of `scan` by a rounding error.
     """
     worth_it = size - index.end >= WORTH_IT and _processors() > 1
-    if isinstance(source, FileJournal) and worth_it and _one_at_a_time.acquire(blocking=False):
+    if isinstance(source, FileJournal) and source.plain and worth_it and _one_at_a_time.acquire(blocking=False):
         try:
             _scan_by_two(index, source, size, cancelled)
         finally:

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from array import array
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from dsh_daemon.entries import KNOWN_TYPES, Flag, kind_of
 from dsh_daemon.types import Diagnostic, Format, Kind, TitleSource
 
+from .numbers import Numbers, Ordinals
 from .times import NO_TIME, Times
 
 NONE = -1
@@ -20,18 +21,24 @@ NONE = -1
 class Shape(NamedTuple):
     """What entries have in common: there are a few dozen of these in any log, so an entry holds a number."""
 
-    type: str
+    type: str  # in the words of version 3, which all of our code speaks
     role: str | None
     flags: int
+    stored: str | None = None  # the type as the log has it, where that is another word
 
     @property
     def kind(self) -> Kind:
         return kind_of(self.type, self.role)
 
+    @property
+    def own_type(self) -> str:
+        return self.stored or self.type
+
 
 class Label(NamedTuple):
     text: str
-    by: int  # ordinal of the label entry in force
+    by: int  # ordinal of the label entry in force, or of the labelled one where the label is not in the log
+    at: str | None = None  # when it was given, where no entry says so
 
 
 class LabelChange(NamedTuple):
@@ -70,23 +77,38 @@ class Header:
     raw: dict[str, object] = field(default_factory=dict[str, object])
 
 
+@dataclass(slots=True)
+class Surface:
+    """What a dsh log says beside its events: how they are numbered, and which of them a model sees.
+
+    The surface is a list of messages; one that comes stands at its end, or in place of a range of it.
+    """
+
+    next: int = 0  # the number that the next event should have
+    shown: list[int] = field(default_factory=list[int])  # ordinals on the surface at the end, in its order
+    shadowed: dict[int, int] = field(default_factory=dict[int, int])  # ordinal -> of what replaced it, in that order
+    required: dict[str, int] = field(default_factory=dict[str, int])  # types that nobody knows -> first ordinal
+
+
 class Shapes:
     """Interns shapes; per-shape answers are tables, so that a test over all entries is one lookup each."""
 
     def __init__(self) -> None:
         self.items: list[Shape] = []
-        self.codes: dict[tuple[str, str | None, int], int] = {}
+        self.codes: dict[tuple[str, str | None, int, str | None], int] = {}
 
-    def code(self, type_: str, role: str | None, flags: int) -> int:
-        key = (type_, role, flags)
+    def code(self, type_: str, role: str | None, flags: int, stored: str | None = None) -> int:
+        key = (type_, role, flags, stored)
         code = self.codes.get(key)
         if code is None:
             if type_ not in KNOWN_TYPES:
                 flags |= Flag.UNKNOWN
             if len(self.items) > 60_000:  # a hostile file with a type per line
-                type_, role = "other", None
+                type_, role, stored = "other", None, None
             code = self.codes[key] = len(self.items)
-            self.items.append(Shape(type_, role, int(flags)))  # a plain number: arithmetic on an IntFlag is slow
+            self.items.append(
+                Shape(type_, role, int(flags), stored)
+            )  # a plain number: arithmetic on an IntFlag is slow
         return code
 
 
@@ -99,6 +121,7 @@ class Index:
         self.slot: dict[str, Any] | None = None  # omp's title slot as stored
         self.ids: list[str] = []  # wire ids: unique, `<id>~2` for a second entry of one id
         self.ordinal: dict[str, int] = {}  # wire id -> ordinal
+        self.numbers: Numbers | None = None  # what both of them are for a log that numbers its entries
         self.parent = array("i")  # ordinal of the parent, NONE for roots, orphans and cut cycles
         self.offset = array("q")  # of the record's first byte in the file
         self.length = array("q")  # of the record in bytes, newline not counted
@@ -118,6 +141,8 @@ class Index:
         self.damage: list[tuple[int, int]] = []  # (offset, length) of what could not be read inside the log
         self.crlf = False
         self.inherited = 0  # entries at the beginning that a branch or fork took from its parent
+        self.surface = Surface()  # of a dsh log
+        self.kept_labels: dict[str, tuple[str, str]] = {}  # id -> label and its time, of a log that cannot hold labels
 
         self.end = 0  # bytes consumed: the end of the last complete line
         self.line = 0  # physical lines consumed up to `end`
@@ -147,6 +172,13 @@ class Index:
     def size(self) -> int:
         """Bytes of the file that this index describes."""
         return self.end + len(self.pending)
+
+    def number(self, numbers: Numbers) -> Ordinals:
+        """Let the entries be called by numbers, which nobody who reads ids need know."""
+        ordinal = Ordinals(numbers)
+        self.numbers = numbers
+        self.ids, self.ordinal = cast("list[str]", numbers), cast("dict[str, int]", ordinal)
+        return ordinal
 
     def checkpoint(self) -> None:
         """Remember what the pending line may change besides the columns."""
@@ -253,6 +285,9 @@ class Index:
                 self.labels.pop(i, None)
             else:
                 self.labels[i] = Label(text, by)
+        for target, (text, at) in self.kept_labels.items():
+            if (i := self.ordinal.get(target)) is not None:
+                self.labels[i] = Label(text, i, at)
 
 
 class _Checkpoint(NamedTuple):

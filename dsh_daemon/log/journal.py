@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 from dsh_daemon.errors import AlreadyExists, Busy, SessionGone, StorageFull, storage_fault
 from dsh_daemon.paths import make_folders
+from dsh_daemon.types import Diagnostic
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
@@ -49,6 +50,7 @@ class Journal(Protocol):
     def append(self, data: bytes, size: int, *, unterminated: bool, ready: Callable[[], None] = ...) -> Written: ...
     def overwrite(self, offset: int, data: bytes) -> None: ...
     def sync(self) -> None: ...
+    def faults(self) -> list[Diagnostic]: ...
     def close(self) -> None: ...
 
 
@@ -71,6 +73,8 @@ class Descriptor:
 
 class FileJournal:
     """One session file. Raises Fault: SessionGone, ReadOnly, StorageFull, StorageError, Busy."""
+
+    plain = True  # the bytes of the file are those of the log
 
     def __init__(self, path: str) -> None:
         self.path: str | None = path
@@ -120,6 +124,10 @@ class FileJournal:
     def size(self) -> int:
         return os.fstat(self._open().number).st_size
 
+    def faults(self) -> list[Diagnostic]:
+        """What is wrong with the file beneath the text that it holds."""
+        return []
+
     def check(self, size: int) -> Found:
         """What became of a file of which `size` bytes are known; "touched" may be a rewriting that kept the size."""
         try:
@@ -149,7 +157,7 @@ class FileJournal:
         Raises Outdated, with nothing written, when the file is not `size` bytes long or not the same file any more.
         """
         end = self._writer()
-        with _locked(end.number, self._path):
+        with locked(end.number, self._path):
             if unterminated:
                 self._let_finish(size, os.fstat(end.number).st_mtime)
                 data = b"\n" + data
@@ -269,12 +277,15 @@ class MemoryJournal:
     def sync(self) -> None:
         """Nothing to wait for."""
 
+    def faults(self) -> list[Diagnostic]:
+        return []
+
     def close(self) -> None:
         """Nothing to close."""
 
 
 @contextmanager
-def _locked(fd: int, path: str) -> Generator[None]:
+def locked(fd: int, path: str) -> Generator[None]:
     """Hold our advisory lock on an open file. A filesystem without locks is no reason to refuse (A039)."""
     deadline = time.monotonic() + LOCK_WAIT
     held = True
@@ -360,8 +371,8 @@ def sync_folder(folder: str) -> None:
         os.close(fd)
 
 
-def replace(path: str, data: bytes, keep: str, size: int) -> None:
-    """Put `data` in the place of the file at `path`, atomically; the original stays as `keep` beside it.
+def replace(path: str, data: bytes, keep: str, size: int, pieces: Iterator[bytes] | None = None) -> None:
+    """Put `data`, and `pieces` behind it, in the place of the file at `path`, atomically; that stays as `keep`.
 
     Used for migrating version 1 and 2 logs and by `doctor --fix`, never for an entry. Raises Outdated, with nothing
     changed, when the file is not `size` bytes long (any more); AlreadyExists when there is a file `keep`.
@@ -370,8 +381,8 @@ def replace(path: str, data: bytes, keep: str, size: int) -> None:
     try:
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
-            with _locked(fd, path):
-                _replace(fd, path, data, keep, size)
+            with locked(fd, path):
+                _replace(fd, path, data, keep, size, pieces)
             sync_folder(folder)
         finally:
             os.close(fd)
@@ -381,11 +392,11 @@ def replace(path: str, data: bytes, keep: str, size: int) -> None:
         raise storage_fault(exc, path) from exc
 
 
-def _replace(fd: int, path: str, data: bytes, keep: str, size: int) -> None:
+def _replace(fd: int, path: str, data: bytes, keep: str, size: int, pieces: Iterator[bytes] | None) -> None:
     before = os.fstat(fd)
     if before.st_size != size:
         raise Outdated
-    temp = _temporary(path, data)
+    temp = _temporary(path, data, pieces)
     try:
         os.chmod(temp, before.st_mode & 0o777)
         try:

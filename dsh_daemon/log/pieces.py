@@ -56,7 +56,7 @@ def piece(source: Source, start: int, stop: int, cancelled: Callable[[], bool] =
 
 def joinable(index: Index) -> bool:
     """Whether what follows may be indexed without knowing of this beginning."""
-    return index.header.state == "ok" and index.header.version > 1
+    return index.header.state == "ok" and index.header.version > 1 and index.header.format != "dsh"
 
 
 def join(first: Index, second: Index) -> bool:
@@ -111,7 +111,7 @@ def _join_facts(first: Index, second: Index) -> None:
 
 def _join_columns(first: Index, second: Index) -> None:
     n, count = len(first), len(second)
-    codes = [first.shapes.code(type_, role, flags & ~Flag.UNKNOWN.value) for type_, role, flags in second.shapes.items]
+    codes = [first.shapes.code(s.type, s.role, s.flags & ~Flag.UNKNOWN.value) for s in second.shapes.items]
     first.ids += second.ids
     first.ordinal.update(zip(second.ids, range(n, n + count), strict=True))
     first.parent += array("i", [NONE if parent == NONE else parent + n for parent in second.parent])

@@ -19,12 +19,13 @@ from dsh_daemon.entries import KNOWN_TYPES
 MAX_ATTEMPTS = 200
 MAX_DEPTH = 200  # levels of nesting that our own encoder and most readers take
 
-_START = re.compile(r'\{\s*"(?:type|id|parentId|timestamp|customType|message)"')
+_START = re.compile(r'\{\s*"(?:type|id|parentId|timestamp|customType|message|seq)"')
 _SPACE = re.compile(r"[ \t\r\n]*")
 _NULS = re.compile(rb"\0+")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _ESCAPED = re.compile("[\udc80-\udcff]")  # a byte that was not UTF-8, as "surrogateescape" keeps it
 _ESCAPES = re.compile(rb"\\(?:u([0-9a-fA-F]{4})|.)", re.DOTALL)
+ENDLESS = 1_000_000  # levels that no record has: a few packed bytes may hold many more
 _TOKENS = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[{]|[\]}]', re.DOTALL)  # possessive: a string may be endless
 _FRAGMENT = "an unfinished record was skipped"
 _NO_RECORD = "this line is not a record"
@@ -121,6 +122,8 @@ def shallow(text: str) -> str:
         mark = token.group()
         if mark in "[{":
             depth += 1
+            if depth > ENDLESS:
+                raise ValueError("nested without end")
             if depth == MAX_DEPTH + 1:
                 parts += (text[start : token.start()], "null")
         elif mark in "]}":
@@ -265,4 +268,5 @@ def is_record(record: dict[str, Any]) -> bool:
         "parentId" in record
         or (type_ in KNOWN_TYPES and "timestamp" in record)
         or (type_ == "session" and "id" in record)
+        or ("data" in record and ("seq" in record or "seq0" in record))
     )

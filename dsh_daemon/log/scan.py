@@ -13,13 +13,16 @@ from codecs import utf_8_decode
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from itertools import accumulate
+from functools import cached_property
+from itertools import accumulate, islice
 from operator import ge
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from dsh_daemon.entries import KNOWN_TYPES, Flag
 from dsh_daemon.types import Diagnostic
 
+from .events import Events, is_event_line
+from .formats import dsh
 from .formats.header import OMP_ROLES, OMP_TYPES, header_of, is_entry, slot_of, take_slot
 from .formats.legacy import made_up_id
 from .heads import UNREADABLE, AnyHead, Assistant, ToolResult, User, as_head, decode, decode_any, flags_of
@@ -35,6 +38,7 @@ HUGE_LINE = 16 << 20
 MAX_DIAGNOSTICS = 1_000
 LONG_TAIL = 1 << 20  # bytes above which an unfinished last line is not searched for what can be read of it: it grows
 MAX_COPIES = 8  # lines of one id that are compared for being the same line again
+NEAR = 16  # lines behind a damaged header that tell whose log it is
 FAILED = Flag.ERROR.value
 MARK = 64  # bytes at the end of what was scanned that tell whether the file still holds it
 
@@ -137,6 +141,9 @@ class _Scan:
             self.opening(lines[done][:-1], index.end)
             index.end += len(lines[done])
             done += 1
+        if self.of_events(lines[done:]):
+            self.events.block(lines[done:], valid=valid)
+            return
         remaining = iter(lines[done:])
         while done < len(lines):
             heads: list[AnyHead] = []
@@ -158,9 +165,28 @@ class _Scan:
                 index.end += len(lines[done])
                 done += 1
 
+    @cached_property
+    def events(self) -> Events:
+        return Events(self)
+
+    def of_events(self, lines: Sequence[bytes]) -> bool:
+        """Whether this is a dsh log: by its header, or by what stands where the first entry should be."""
+        header = self.index.header
+        if header.format == "pi" and not len(self.index):
+            # Behind a whole header stands an event; where that is damaged, what follows may be, too.
+            near = islice((line for line in lines if line.strip()), 1 if header.state == "ok" else NEAR)
+            if any(b'"seq' in line and is_event_line(line) for line in near):
+                header.format = "dsh"
+                if header.state != "ok":
+                    header.version = dsh.VERSION
+        return header.format == "dsh"
+
     def line(self, raw: bytes, offset: int, *, quiet: bool = False) -> None:
         """One line, whatever it holds, at `index.line`. `quiet`: that it is unreadable is known already."""
         if not raw.strip():
+            return
+        if self.index.header.format == "dsh":
+            self.events.line(raw, offset)
             return
         head = decode_any(raw)
         if head is not None:
@@ -194,6 +220,8 @@ class _Scan:
         opening = not index.header_seen
         if opening:
             self.opening(data, index.end)
+        elif index.header.format == "dsh":
+            pass  # dsh takes no line before its newline, and writes another one in its place when it resumes
         elif len(data) < LONG_TAIL or data.rstrip().endswith(b"}"):
             self.line(data, index.end)
         index.provisional = len(index) - before
@@ -229,7 +257,10 @@ class _Scan:
         if header is not None:
             header.offset = offset
             index.header = header
-            if header.version > 3:
+            if header.format == "dsh" and header.version != dsh.VERSION:
+                text = f"version {header.version} is not the one that we know: the session can be read, not resumed"
+                self.report("future_version", "warning", offset, len(raw), text)
+            elif header.version > 3:
                 text = f"version {header.version} is newer than the 3 that we know"
                 self.report("future_version", "warning", offset, len(raw), text)
             return
@@ -237,6 +268,11 @@ class _Scan:
         if index.slot is not None:
             header.format = "omp"
             take_slot(header, index.slot)
+        if record is not None and dsh.is_event(record):
+            header.format, header.version, header.state = "dsh", dsh.VERSION, "headerless"
+            self.report("no_header", "error", offset, len(raw), "the first line is an event and not a session header")
+            self.line(raw, offset)
+            return
         if record is not None and is_entry(record):
             header.state = "headerless"
             header.version = 3 if "id" in record else 1
@@ -331,12 +367,12 @@ class _Scan:
         index.ids.append(id_)
         self.columns([head], [offset], [length], len(index) - 1)
 
-    def again(self, id_: str, offset: int, length: int, number: int) -> str | None:
+    def again(self, id_: str, offset: int, length: int, number: int, *, compare: bool = True) -> str | None:
         """The wire id of a further line with a known id; None where it is the same line again."""
         index = self.index
-        raw = self.source.read(offset, length)
+        raw = self.source.read(offset, length) if compare else b""
         count = index.copies.get(id_, 1)
-        for k in range(1, min(count, MAX_COPIES) + 1):
+        for k in range(1, min(count, MAX_COPIES) + 1) if compare else ():
             i = index.ordinal.get(id_ if k == 1 else f"{id_}~{k}", NONE)
             if i != NONE and index.length[i] == length and self.source.read(index.offset[i], length) == raw:
                 return None
@@ -439,7 +475,9 @@ class _Scan:
         message: str,
         entry_id: str | None = None,
         line: int | None = None,
+        **more: int,
     ) -> None:
+        """Note what is wrong at a place; `more` are the details of this code."""
         last = self.unread
         if code == "unreadable_line" and last and last.get("offset", 0) + last.get("length", 0) + 2 >= offset:
             # A record printed over several lines is one fault, not twenty.
@@ -449,6 +487,8 @@ class _Scan:
             item = self.diagnostic(code, severity, offset, length, message, line)
             if entry_id:
                 item["entryId"] = entry_id
+            if code == "seq_gap":
+                item["expected"], item["got"] = more["expected"], more["got"]
             if code == "unreadable_line":
                 self.unread = item
             self.index.diagnostics.append(item)

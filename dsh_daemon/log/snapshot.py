@@ -8,11 +8,12 @@ from typing import Any
 
 import msgspec
 
-from .index import Facts, Header, Index, LabelChange, Shape
+from .index import Facts, Header, Index, LabelChange, Shape, Surface
+from .numbers import Numbers
 from .scan import Source
 from .times import Times
 
-VERSION = 2
+VERSION = 3
 ENDS = 4096  # bytes at each end of the scanned part that must be the same
 
 
@@ -25,7 +26,7 @@ class _Blob(msgspec.Struct, array_like=True):
     slot: Any
     ids: list[str]
     columns: tuple[bytes, bytes, bytes, bytes, bytes]  # parent, offset, length, time, shape
-    shapes: list[tuple[str, str | None, int]]
+    shapes: list[tuple[str, str | None, int, str | None]]
     orphans: dict[int, str]
     cuts: dict[int, str]
     copies: dict[str, int]
@@ -35,6 +36,8 @@ class _Blob(msgspec.Struct, array_like=True):
     facts: Facts
     diagnostics: list[dict[str, Any]]
     damage: list[tuple[int, int]]
+    surface: Surface
+    numbers: tuple[bytes, dict[int, str]] | None  # the ids of a log that numbers its entries
 
 
 _decode = msgspec.msgpack.Decoder(_Blob).decode
@@ -52,7 +55,7 @@ def dump(index: Index, source: Source) -> bytes | None:
             index.line,
             index.header,
             index.slot,
-            index.ids,
+            [] if index.numbers is not None else index.ids,
             (
                 index.parent.tobytes(),
                 index.offset.tobytes(),
@@ -60,7 +63,7 @@ def dump(index: Index, source: Source) -> bytes | None:
                 index.time.tobytes(),
                 index.shape.tobytes(),
             ),
-            [(shape.type, shape.role, shape.flags) for shape in index.shapes.items],
+            [(shape.type, shape.role, shape.flags, shape.stored) for shape in index.shapes.items],
             index.orphans,
             index.cuts,
             index.copies,
@@ -70,6 +73,8 @@ def dump(index: Index, source: Source) -> bytes | None:
             index.facts,
             index.diagnostics,  # type: ignore[arg-type]  # a TypedDict is a dict
             index.damage,
+            index.surface,
+            (index.numbers.values.tobytes(), index.numbers.odd) if index.numbers is not None else None,
         )
     )
 
@@ -85,16 +90,19 @@ def load(blob: bytes, source: Source, size: int) -> Index | None:
     index = Index()
     index.end, index.line = kept.end, kept.line
     index.header, index.header_seen, index.slot = kept.header, kept.header.state != "empty", kept.slot
-    index.ids = kept.ids
-    index.ordinal = dict(zip(kept.ids, range(len(kept.ids)), strict=True))
+    if kept.numbers is None:
+        index.ids = kept.ids
+        index.ordinal = dict(zip(kept.ids, range(len(kept.ids)), strict=True))
+    else:
+        index.number(Numbers(*kept.numbers))
     for name, code, data in zip(("parent", "offset", "length", "time", "shape"), "iqq H", kept.columns, strict=True):
         column = Times(data) if name == "time" else array(code, data)
         if len(column) != len(index.ids):
             return None
         setattr(index, name, column)
-    for type_, role, flags in kept.shapes:
-        index.shapes.codes[type_, role, flags] = len(index.shapes.items)
-        index.shapes.items.append(Shape(type_, role, flags))
+    for shape in kept.shapes:
+        index.shapes.codes[shape] = len(index.shapes.items)
+        index.shapes.items.append(Shape(*shape))
     index.orphans, index.cuts, index.copies = kept.orphans, kept.cuts, kept.copies
     for i, name in kept.orphans.items():
         index.waiting.setdefault(name, []).append(i)
@@ -103,6 +111,7 @@ def load(blob: bytes, source: Source, size: int) -> Index | None:
     index.facts = kept.facts
     index.diagnostics = kept.diagnostics  # type: ignore[assignment]
     index.damage = kept.damage
+    index.surface = kept.surface
     index.resolve_labels()
     return index
 

@@ -10,6 +10,8 @@ import orjson
 from dsh_daemon.log.index import Header
 from dsh_daemon.log.recover import loads
 
+from .dsh import id_of_folder
+
 SLOT_BYTES = 256  # omp rewrites its title slot in place: the line with its newline never has another length
 
 _OMP_HEADER_FIELDS = ("title", "titleSource", "additionalDirectories", "previousSessionFiles", "providerPromptCacheKey")
@@ -42,7 +44,7 @@ def header_of(obj: dict[str, Any], slot: dict[str, Any] | None = None) -> Header
         raw=obj,
     )
     if isinstance(created, int) and not isinstance(created, bool) and not isinstance(stamp, str):
-        header.format, header.timestamp, header.state = "dsh", created, "foreign"
+        header.format, header.timestamp = "dsh", created
         header.version = version if isinstance(version, int) else 0
     elif str(obj.get("generator", "")).startswith("dsh-daemon"):
         header.format = "native"
@@ -143,7 +145,12 @@ def is_entry(obj: dict[str, Any]) -> bool:
 
 
 def id_from_name(path: str) -> str:
-    """Id of a session whose header does not give one: the part of the file name after the first `_`, else its stem."""
+    """Id of a session whose header does not give one: the part of the file name after the first `_`, else its stem.
+
+    dsh gives all of its logs one name, and their folders the ids.
+    """
+    if (id_ := id_of_folder(path)) is not None:
+        return readable(id_)
     name = os.path.basename(path)
     for suffix in (".zstd", ".jsonl"):
         name = name.removesuffix(suffix)

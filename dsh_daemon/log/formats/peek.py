@@ -10,16 +10,19 @@ from typing import Any, Literal, cast
 
 import msgspec
 
+from dsh_daemon.log.frames import MAGIC, head_text, tail_text
 from dsh_daemon.log.index import NO_TIME, Header
 from dsh_daemon.log.recover import loads
 from dsh_daemon.log.times import instant
 from dsh_daemon.types import Format, Health, Tail
 
 from .header import readable, record_of
+from .peek_dsh import first_prompt, seen
 from .recognise import HEAD_BYTES, TOO_LONG, recognise
 
 TAIL_BYTES = 32 << 10
 MOST_BYTES = 256 << 10
+EVENTS_BYTES = 64 << 10  # at each end of a dsh log, which repeats long system prompts
 FIRST_TEXT = 2_000  # code points kept of the first user message
 
 _HEALTH: dict[str, Health] = {
@@ -78,9 +81,10 @@ def look(read: Callable[[int, int], bytes], size: int, path: str, hint: Format =
     result = Peek(header.format, header.version, header.session_id, header.state, _HEALTH[header.state])
     result.cwd, result.parent = header.cwd, header.parent
     result.created = _known(instant(header.timestamp))
-    if header.state == "empty" or path.endswith(".zstd"):
-        result.subagent = header.raw.get("origin") == "subagent"
-        result.tail = "empty" if header.state == "empty" else "done"
+    if header.state == "empty":
+        return result
+    if header.format == "dsh":
+        _events(result, header, read, size, packed=prefix.startswith(MAGIC) or not prefix.lstrip().startswith(b"{"))
         return result
     result.first = _first_user(prefix)
     if result.first is None and len(prefix) < size and len(prefix) < MOST_BYTES:
@@ -106,6 +110,33 @@ def look(read: Callable[[int, int], bytes], size: int, path: str, hint: Format =
     if result.created is None:
         result.created = next((_known(instant(r.get("timestamp"))) for r in _records(prefix[:HEAD_BYTES])), None)
     return result
+
+
+def _events(result: Peek, header: Header, read: Callable[[int, int], bytes], size: int, *, packed: bool) -> None:
+    """Note what the beginning and the end of a dsh log tell."""
+    limit = EVENTS_BYTES
+    while True:
+        text, whole = head_text(read, size, limit) if packed else (read(0, limit), limit >= size)
+        result.first = first_prompt(text, FIRST_TEXT)
+        if whole or result.first is not None or limit >= MOST_BYTES:
+            break
+        limit = MOST_BYTES
+    head = seen(text)
+    end = head
+    if not whole:
+        for limit in (EVENTS_BYTES, MOST_BYTES):
+            deep = limit == MOST_BYTES  # one frame may be longer than that
+            end = seen(tail_text(read, size, limit, deep=deep) if packed else _tail(read, size, limit))
+            if end.tail is not None and end.activity is not None:
+                break
+    result.subagent = header.raw.get("origin") == "subagent"
+    result.activity = end.activity if end.activity is not None else head.activity
+    result.tail = end.tail or ("empty" if whole else "done")
+    result.model = end.model or head.model
+    name = end.name or head.name
+    if name is not None and name.title.strip():
+        result.name, result.name_source = name.title, "user" if name.by_user else "agent"
+    result.name_sure = whole or end.name is not None
 
 
 def _tail(read: Callable[[int, int], bytes], size: int, length: int) -> bytes:

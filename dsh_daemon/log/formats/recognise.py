@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterator
 from typing import Any, cast
 
-import zstandard
-
+from dsh_daemon.log.frames import MAGIC, head_text
 from dsh_daemon.log.index import Header
 from dsh_daemon.types import Format
 
+from .dsh import VERSION, is_event
 from .header import header_of, id_from_name, is_entry, is_omp_entry, readable, record_of, slot_of, take_slot
 
 HEAD_BYTES = 16 << 10
@@ -40,9 +40,9 @@ def recognise(prefix: bytes, name: str, *, whole: bool = True, hint: Format = "p
 
     `whole`: the prefix is all of the file. `hint` is the format that an empty file counts as.
     `state` of the result: "ok", "headerless", "broken" (entries follow a first line that is no header), "empty", or
-    "foreign" (dsh, claude, codex: listed, not opened).
+    "foreign" (claude, codex: listed, not opened).
     """
-    if name.endswith(".zstd"):
+    if prefix.startswith(MAGIC) or (name.endswith(".zstd") and not prefix.lstrip().startswith(b"{")):
         return _in_zstd(prefix, name)
     if not prefix and whole:
         return Header(format=hint, state="empty", session_id=id_from_name(name))
@@ -76,6 +76,10 @@ def recognise(prefix: bytes, name: str, *, whole: bool = True, hint: Format = "p
             return header
         if is_entry(record):
             return _headerless(record, name, slot, following)
+        if is_event(record):
+            return Header(format="dsh", version=VERSION, state="headerless", session_id=id_from_name(name))
+    if any(map(is_event, following)):
+        return Header(format="dsh", version=VERSION, state="broken", session_id=id_from_name(name))
     if any(map(is_entry, following)) or (record is None and raw.startswith(b'{"type":"session"')) or _nearly(record):
         return Header(
             format="omp" if slot is not None else "pi",
@@ -96,8 +100,8 @@ def _ours(record: dict[str, Any], slot: dict[str, Any] | None, following: list[d
         second = following[0]
         if "id" not in second and "parentId" not in second and second.get("type") in _EVENTS:
             return "the printed events of `pi --mode json`, not a session"
-        if isinstance(second.get("seq"), int) and "data" in second and "id" not in second:
-            header.format, header.state = "dsh", "foreign"
+        if is_event(second):
+            header.format = "dsh"
             return header
     if header.format == "pi" and any(map(is_omp_entry, following)):
         header.format = "omp"
@@ -149,14 +153,11 @@ def _foreign(records: list[dict[str, Any]], name: str) -> Header | None:
 def _in_zstd(prefix: bytes, name: str) -> Header | str:
     if not prefix:
         return Header(format="dsh", version=0, state="empty", session_id=id_from_name(name))
-    try:
-        with zstandard.ZstdDecompressor().stream_reader(prefix) as reader:
-            head = reader.read(HEAD_BYTES)
-    except zstandard.ZstdError:
+    text, _ = head_text(lambda offset, length: prefix[offset : offset + length], len(prefix), HEAD_BYTES)
+    if not text:
         return "not readable as zstd"
-    record = record_of(head.partition(b"\n")[0])
-    header = header_of(record) if record is not None else None
-    if header is None or header.format != "dsh":
+    header = recognise(text, name.removesuffix(".zstd"), whole=False)
+    if isinstance(header, str) or header.format != "dsh":
         return "compressed, and does not start with a DSH session header"
     return header
 

@@ -19,6 +19,21 @@ RESERVED = frozenset(
     {"session", "title", "turn_start", "turn_end", "step_start", "step_end", "request_header", "end_seed"}
 )
 
+# Types of ours with a form of their own (protocol-spec/README.md, the native format).
+_TEXT, _NUMBER = (str,), (int,)
+_FIELDS: dict[str, dict[str, tuple[type, ...]]] = {
+    "tool_call": {"callId": _TEXT, "name": _TEXT, "turn": _NUMBER, "step": _NUMBER, "arguments": _TEXT},
+    "assistant_chunks": {
+        "kind": _TEXT,
+        "turn": _NUMBER,
+        "step": _NUMBER,
+        "index": _NUMBER,
+        "texts": (list,),
+        "dt": (list,),
+    },
+}
+_NEEDED = {"tool_call": ("callId", "name"), "assistant_chunks": ("kind", "texts")}
+
 # pi and omp read these of an assistant message without looking whether they are there.
 _ASSISTANT = ("provider", "model", "usage", "stopReason")
 
@@ -33,8 +48,6 @@ def complete(
     type_ = sent.get("type")
     if not isinstance(type_, str) or not type_ or len(type_) > 64:
         raise InvalidEntry("an entry has a type", index=number, field="type")
-    if type_ in RESERVED:
-        raise InvalidEntry(f"entries of type {type_} are not appended by clients", index=number, field="type")
     time = instant(sent.get("timestamp", now))
     stamp = None if time == NO_TIME else iso(time)
     if stamp is None:
@@ -46,7 +59,27 @@ def complete(
         raise InvalidEntry("a label names its targetId", index=number, field="targetId")
     elif type_ == "session_info" and not isinstance(rest.get("name"), str):
         raise InvalidEntry("session_info has a name", index=number, field="name")
+    elif format_ == "native" and type_ in _FIELDS:
+        _check_fields(type_, rest, number)
     return {"type": type_, "id": id_, "parentId": parent_id, "timestamp": stamp, **rest}
+
+
+def _check_fields(type_: str, fields: dict[str, Any], number: int) -> None:
+    for name, kinds in _FIELDS[type_].items():
+        value = fields.get(name)
+        wrong = not isinstance(value, kinds) or isinstance(value, bool)
+        if wrong and (name in fields or name in _NEEDED[type_]):
+            what = {str: "a string", int: "a number", list: "a list"}[kinds[0]]
+            raise InvalidEntry(f"{name} of a {type_} is {what}", index=number, field=name)
+    if "dt" in fields and len(fields["dt"]) != len(fields["texts"]):
+        raise InvalidEntry("a run of chunks has one dt for each text", index=number, field="dt")
+
+
+def refuse_reserved(sent: dict[str, Any], number: int) -> None:
+    """Refuse what no client appends itself. Raises InvalidEntry."""
+    if sent.get("type") in RESERVED:
+        text = f"entries of type {sent['type']} are not appended by clients"
+        raise InvalidEntry(text, index=number, field="type")
 
 
 def refuse_what_changes(record: dict[str, Any], number: int) -> None:
