@@ -19,6 +19,7 @@ from .log.index import NONE
 from .log.recover import clean, loads
 from .text import as_str
 from .tree import path
+from .turns import before_prompt
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -37,6 +38,7 @@ class BranchPlan:
     kept: list[int]  # ordinals in path order
     changed: dict[int, bytes] = field(default_factory=dict[int, bytes])  # ordinal -> its line as it must be written
     labels: list[Entry] = field(default_factory=list[dict[str, Any]])  # to append, in this order
+    last: str | None = None  # id of the last of all these lines
 
     def pieces(self, index: Index) -> list[tuple[int, int] | bytes]:
         """List what follows the header: (offset, length) in the source, or a line; a newline goes behind each."""
@@ -87,7 +89,7 @@ def branch_path(index: Index, i: int, position: Literal["before", "at"]) -> list
             entryId=index.ids[i],
             **({"role": shape.role} if shape.role else {}),
         )
-    return path(index, index.parent[i])
+    return path(index, before_prompt(index, i))
 
 
 def plan_branch(
@@ -118,6 +120,7 @@ def plan_branch(
             plan.changed[i] = with_fields(raw(i), fields)
         parent, previous = stored_id(index, i, read), i
     plan.labels = _labels(index, plan.kept, parent, read, fresh)
+    plan.last = plan.labels[-1]["id"] if plan.labels else parent
     return plan
 
 

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
 
 Message = dict[str, Any]
 
+# Types of entries that a context depends on; all others leave no trace.
+SPEAKING = frozenset({"message", "custom_message", "branch_summary", "compaction", "context_edit", "reset_boundary"})
+SETTINGS = frozenset({"model_change", "thinking_level_change", "mode_change", "ttsr_injection"})
+
 
 class Model(TypedDict):
     provider: str
@@ -44,27 +48,29 @@ def build_context(path: Sequence[Entry], *, omp: bool = False) -> Context:
     """Context at the end of `path` (entries, root first); `omp` adds what oh-my-pi does with broken-off answers."""
     boundary = _last(path, "reset_boundary")
     checkpoint = _last(path, "compaction")
-    shown: list[Sourced] = []
     if boundary > checkpoint:
         checkpoint = -1
         part = path[boundary + 1 :]
     elif checkpoint >= 0:
-        shown += _compaction(path[checkpoint])
         part = [*_kept(path, checkpoint), *path[checkpoint + 1 :]]
     else:
         part = path
+    shown: list[Sourced] = []
     # An edit counts only where it is itself in the context: one that a compaction took with it is done.
     edits = {as_str(entry.get("targetId")): entry for entry in part if entry.get("type") == "context_edit"}
+    if checkpoint >= 0 and not _removes(edits.get(as_str(path[checkpoint].get("id")), {})):
+        shown += _compaction(path[checkpoint])
     for entry in part:
         if omp and _is_display(entry):
             continue
         for message in _messages(entry):
             edit = edits.get(as_str(entry.get("id")))
             item = Sourced(message, [as_str(entry.get("id"))]) if edit is None else _edited(entry, message, edit)
-            if item is not None and not _is_silent(item.message):
+            if item is not None:
                 shown.append(item)
     if omp:
         shown = _without_broken_answers(shown)
+    shown = [item for item in shown if not _is_silent(item.message)]
     result: Context = {
         "messages": [item.message for item in shown],
         **_settings(path),
@@ -128,14 +134,17 @@ def _messages(entry: Entry) -> list[Message]:
     return []
 
 
+def _removes(edit: Entry) -> bool:
+    return "replacement" in edit and edit["replacement"] is None
+
+
 def _edited(entry: Entry, message: Message, edit: Entry) -> Sourced | None:
     """`message` with the content that a `context_edit` gives it; None where the edit removes it."""
     ids = [as_str(entry.get("id")), as_str(edit.get("id"))]
-    replacement = edit.get("replacement")
-    if replacement is None and "replacement" in edit:
+    if _removes(edit):
         return None
     role = message.get("role")
-    fields = as_dict(replacement)
+    fields = as_dict(edit.get("replacement"))
     if "content" not in fields or role not in {"user", "assistant", "toolResult", "custom"}:
         return Sourced(message, ids[:1])
     content = fields["content"]
@@ -179,10 +188,8 @@ def _settings(path: Iterable[Entry]) -> Settings:
                 chosen = chosen or role == "default"
             elif name := _model(entry.get("provider"), entry.get("modelId")):
                 models["default"] = name
-        elif type_ == "message" and not chosen:
-            message = message_of(entry)
-            if message.get("role") == "assistant" and (name := _model(message.get("provider"), message.get("model"))):
-                models["default"] = name
+        elif not chosen and (name := names_model(entry)):
+            models["default"] = name
     result: Settings = {"models": models, "thinkingLevel": thinking, "mode": mode, "injectedRules": list(rules)}
     if "default" in models:
         provider, _, model = (
@@ -190,6 +197,13 @@ def _settings(path: Iterable[Entry]) -> Settings:
         )
         result["model"] = {"provider": provider, "modelId": model}
     return result
+
+
+def names_model(entry: Entry) -> str:
+    """The model that an answer says it is of, as "provider/id"; "" for other entries."""
+    message = message_of(entry)
+    answer = entry.get("type") == "message" and message.get("role") == "assistant"
+    return _model(message.get("provider"), message.get("model")) if answer else ""
 
 
 def _model(provider: object, model: object) -> str:

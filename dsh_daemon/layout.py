@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from .tree import Runs
     from .types import FilterMode
 
+# Of an agent's work: they say nothing themselves.
+MARKS = frozenset({
+    "turn_start", "turn_end", "step_start", "step_end", "request_header", "tool_call", "assistant_chunks", "end_seed",
+})  # fmt: skip
 LEVELS = 32  # levels of a gutter that are drawn; what is deeper than that is not looked at line by line
 
 # Plain numbers: testing an IntFlag costs more than the rest of a row.
@@ -51,8 +55,18 @@ def only_calls(shape: Shape) -> bool:
     return bool(shape.flags & TOOLS_ONLY) and not shape.flags & FAILED
 
 
+def at_work(index: Index, leaf: int) -> int:
+    """The entry at which the work stands: the leaf, or what stands above the marks that an agent wrote since."""
+    marks = {code for code, shape in enumerate(index.shapes.items) if shape.type in MARKS}
+    i = leaf
+    while i >= 0 and index.shape[i] in marks:
+        i = index.parent[i]
+    return i if i >= 0 else leaf
+
+
 def visible(index: Index, leaf: int, mode: FilterMode) -> bytearray:
-    """1 for each entry that `mode` shows, 0 for the others; the leaf is not hidden for holding only tool calls."""
+    """1 for each entry that `mode` shows, 0 for the others; where work stands a message of tool calls alone shows."""
+    leaf = at_work(index, leaf)
     table = bytes(shows(shape, mode) for shape in index.shapes.items)
     if mode == "labeled-only":
         seen = bytearray(len(index))
@@ -193,6 +207,8 @@ def grow(old: Layout, index: Index, leaf: int) -> Layout | None:
         return None
     rank = old.rank[len(old.tree.starts) - 1]
     first, stop = old.first[rank], old.first[rank + 1]
+    if any(i != at and only_calls(index.shape_of(i)) for at in (old.leaf, leaf) for i in [at_work(index, at)]):
+        return None
     table = [shows(shape, old.mode) for shape in index.shapes.items]
     fresh = [i for i in range(before, now) if table[index.shape[i]]]
     if (not fresh or fresh[-1] != leaf) and old.mode != "user-only" and only_calls(index.shape_of(leaf)):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from .log.index import NONE
 from .text import content_of, images, plain_text
 from .tree import abandoned, common_ancestor
+from .turns import before_prompt
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,13 +46,13 @@ def prompt_of(entry: Entry) -> Prompt:
 def plan_navigation(index: Index, read: Callable[[int], Entry], leaf: int, target: int) -> Plan:
     """Where `target` (NONE: before the first entry) leads from `leaf`.
 
-    A prompt leads to its parent and back into the editor (a user message even when it is the leaf); anything else
-    becomes the leaf.
+    A prompt leads to its parent (that of its `turn_start`, where it begins a recorded turn) and back into the editor
+    (a user message even when it is the leaf); anything else becomes the leaf.
     """
     ancestor = common_ancestor(index, leaf, target)
     left = abandoned(index, leaf, target)
     if target == leaf and (target == NONE or index.shape_of(target).role != "user"):
         return Plan("unchanged", leaf, ancestor, left)
     if target != NONE and is_prompt(index, target):
-        return Plan("moved", index.parent[target], ancestor, left, prompt_of(read(target)))
+        return Plan("moved", before_prompt(index, target), ancestor, left, prompt_of(read(target)))
     return Plan("moved", target, ancestor, left)

@@ -159,7 +159,7 @@ def window(
         return []
     calls = Calls(index, read)
     broken = dangling(index, read, base.leaf)
-    inherited = index.inherited
+    inherited, shadowed = index.inherited, index.surface.shadowed
     stamps: dict[int, Stamp] = {}
     gutters: dict[tuple[int, bool], str] = {}
     order, first, hidden, labels, ids = base.order, base.first, view.hidden, index.labels, index.ids
@@ -205,17 +205,19 @@ def window(
                 item["toolName"] = one_line(name, NAME_LIMIT)
         if i in labels:
             item["label"] = one_line(labels[i].text, NAME_LIMIT)
-            item["labelAt"] = index.time.iso(labels[i].by)
+            item["labelAt"] = labels[i].at or index.time.iso(labels[i].by)
         if row in hidden:
             item["hidden"] = hidden[row]
             item["collapsed"] = True
         flags = stamp.flags
-        if stamp.type == "turn_end" and (flag := _TURN_ENDS.get(as_str(as_dict(entry.get("reason")).get("kind")))):
+        if stamp.kind == "turn" and (flag := _TURN_ENDS.get(as_str(as_dict(entry.get("reason")).get("kind")))):
             flags = (*flags, flag)
         if i == broken:
             flags = (*flags, "dangling")
         if i in index.orphans:
             flags = (*flags, "orphan")
+        if i in shadowed:
+            flags = (*flags, "shadowed")
         if i < inherited:
             flags = (*flags, "inherited")
         if flags:
@@ -243,7 +245,7 @@ class Stamp(NamedTuple):
 def stamp_of(shape: Shape) -> Stamp:
     flags: tuple[RowFlag, ...] = tuple(name for flag, name in _SHAPE_FLAGS.items() if shape.flags & flag)
     role = None if shape.role is None else one_line(shape.role, NAME_LIMIT)
-    return Stamp(one_line(shape.type, NAME_LIMIT), shape.kind, role, shape.role == "toolResult", flags)
+    return Stamp(one_line(shape.own_type, NAME_LIMIT), shape.kind, role, shape.role == "toolResult", flags)
 
 
 def ranges_of(text: str, words: Sequence[str]) -> list[list[int]]:

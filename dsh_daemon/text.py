@@ -21,6 +21,8 @@ _UNSAFE = re.compile(
     "[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\u061c\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]"
 )
 _SURROGATES = re.compile("[\ud800-\udfff]")
+_BREAKS = re.compile("\r\n|[\x0b-\r\x85\u2028\u2029]")
+_SEPARATORS = re.compile("[\x1c-\x1f]")
 _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001  (naive, so that isoformat adds no offset)
 _GRAPHEME = regex.compile(r"\X")
 # Two characters that never join: ASCII, Latin, Greek, Cyrillic, Japanese, Chinese.
@@ -51,6 +53,14 @@ def one_line(text: str, limit: int) -> str:
 def _clean(text: str) -> str:
     text = _UNSAFE.sub("", _ESCAPES.sub("", text))
     return _SURROGATES.sub("\ufffd", " ".join(text.split()))
+
+
+def many_lines(text: str) -> str:
+    """`text` with its lines, tabs and blanks; every line ends with a newline, and what `one_line` takes away goes."""
+    if text.replace("\n", "").replace("\t", "").isprintable():
+        return text
+    text = _SEPARATORS.sub("", _UNSAFE.sub("", _ESCAPES.sub("", _BREAKS.sub("\n", text))))
+    return _SURROGATES.sub("\ufffd", text)
 
 
 def _cut(text: str, limit: int) -> str:
@@ -147,6 +157,8 @@ def image_text(block: dict[str, Any]) -> str:
     """Write an image as `[image 12 kB]`; `[image]` where the data is kept elsewhere."""
     data = as_str(block.get("data")) or as_str(as_dict(block.get("source")).get("data"))
     size = 0 if data.startswith("blob:") else len(data) * 3 // 4
+    if (beside := as_dict(block.get("attachment")).get("bytes")) and isinstance(beside, int):
+        size = beside
     if size >= 1_000_000:
         return f"[image {size / 1_000_000:.0f} MB]"
     return f"[image {max(1, round(size / 1000))} kB]" if size else "[image]"
