@@ -1,4 +1,4 @@
-"""The file of a branch: its header, and its bytes in pieces."""
+"""The file of a branch or fork: its header, and its bytes in pieces."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PIECE = 1 << 20
 
 
 def child_header(session: Session, session_id: str, cwd: str | None, title: str | None, copied: int) -> dict[str, Any]:
-    """Header of a branch that takes `copied` entries along, with the fields that the owner of the format writes."""
+    """Header of a session that takes `copied` entries along, with the fields that the owner of the format writes."""
     source = session.header
     header: dict[str, Any] = {
         "type": "session",
@@ -28,13 +28,17 @@ def child_header(session: Session, session_id: str, cwd: str | None, title: str 
         header["seedLength"] = copied
     elif source.format == "omp" and title:
         header["title"] = title
-    if session.path is not None:
-        header["parentSession"] = session.path
+    header["parentSession"] = session.path or session.wire_id
     return header
 
 
-def content(session: Session, plan: BranchPlan, header: dict[str, Any], title: str | None) -> Iterator[bytes]:
-    """The bytes of the new file; what is copied is read from the source in pieces."""
+def content(
+    session: Session, plan: BranchPlan, header: dict[str, Any], title: str | None, *, sealed: bool = False
+) -> Iterator[bytes]:
+    """The bytes of the new file; what is copied is read from the source in pieces.
+
+    `sealed`: an `end_seed` says where the copy ends, in the format that knows this mark.
+    """
     if session.header.format == "omp":
         yield title_slot(title or "", now())
     yield dumps(header) + b"\n"
@@ -50,16 +54,19 @@ def content(session: Session, plan: BranchPlan, header: dict[str, Any], title: s
             yield data
             offset, length = offset + len(data), length - len(data)
         yield b"\n"
-    if title is not None and session.header.format != "omp" and title != title_on(session, plan.kept):
-        last = plan.labels[-1]["id"] if plan.labels else session.index.id_of(plan.kept[-1]) if plan.kept else None
-        entry = {
-            "type": "session_info",
-            "id": new_id(session.index.ordinal),
-            "parentId": last,
-            "timestamp": now(),
-            "name": title,
-        }
-        yield dumps(entry) + b"\n"
+    added: list[dict[str, Any]] = []
+    known = title_on(session, plan.kept) or header.get("title")
+    if title is not None and session.header.format != "omp" and title != known:
+        added.append({"type": "session_info", "name": title})
+    if sealed and session.header.format == "native":
+        added.append({"type": "end_seed"})
+    taken = {label["id"] for label in plan.labels}
+    last = plan.last
+    for fields in added:
+        id_ = new_id(session.index.ordinal, taken)
+        taken.add(id_)
+        yield dumps({"type": fields.pop("type"), "id": id_, "parentId": last, "timestamp": now(), **fields}) + b"\n"
+        last = id_
 
 
 def title_on(session: Session, kept: list[int]) -> str | None:

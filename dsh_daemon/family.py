@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -28,18 +28,24 @@ class Union:
 
 
 def unite(sessions: Sequence[Session]) -> Union:
-    """One index over all. Two entries of one id and type in a family are one: copies keep their ids."""
+    """One index over all. Two entries of one id and type in a family are one: copies keep their ids.
+
+    dsh numbers the entries of all sessions alike: there the session that wrote an entry is part of its name.
+    """
     index = Index()
     index.header = sessions[0].index.header
     index.inherited = sessions[0].index.inherited
+    index.surface = sessions[0].index.surface
     union = Union(index, array("i"), array("i"))
-    placed: dict[tuple[str, str], int] = {}
+    placed: dict[tuple[str | None, ...], int] = {}
     times: list[str | None] = []
+    by_id = {session.index.header.session_id: session.index for session in sessions}
     for number, session in enumerate(sessions):
         source = session.index
+        writer = _writers(source, by_id)
         here: list[int] = [NONE] * len(source)  # ordinal there -> ordinal in the union
         for i in range(len(source)):
-            key = source.ids[i], source.type_of(i)
+            key = source.ids[i], source.shape_of(i).own_type, writer(i)
             known = placed.get(key) if number else None
             if known is not None:
                 here[i] = known
@@ -49,7 +55,7 @@ def unite(sessions: Sequence[Session]) -> Union:
             union.member.append(number)
             union.ordinal.append(i)
             shape = source.shape_of(i)
-            index.shape.append(index.shapes.code(shape.type, shape.role, shape.flags))
+            index.shape.append(index.shapes.code(*shape))
             times.append(source.time.iso(i))
         for i in range(len(source)):
             if here[i] == len(index.parent):
@@ -62,3 +68,29 @@ def unite(sessions: Sequence[Session]) -> Union:
     index.time = Times()
     index.time.extend(times)
     return union
+
+
+def _writers(index: Index, by_id: Mapping[str, Index]) -> Callable[[int], str | None]:
+    """Gives the session that wrote an entry of a log that numbers its entries: itself, or one that it was forked from.
+
+    None for every entry of another log, whose ids tell them apart.
+    """
+    numbers = index.numbers
+    if numbers is None:
+        return lambda _: None
+    seeds: list[tuple[int, str]] = []  # what lies before a number was not written by this session
+    seen: set[str] = set()
+    at: Index | None = index
+    while at is not None and at.header.session_id not in seen:
+        seen.add(at.header.session_id)
+        seed = at.header.raw.get("seedLength")
+        seeds.append((seed if isinstance(seed, int) and at.header.parent else 0, at.header.session_id))
+        parent = at.header.parent
+        at = by_id.get(parent) if parent else None
+        if at is None and parent:
+            seeds.append((0, parent))
+
+    def writer(i: int) -> str:
+        return next((name for seed, name in seeds if numbers.values[i] >= seed), seeds[-1][1])
+
+    return writer

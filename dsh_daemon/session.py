@@ -21,7 +21,7 @@ from typing import Any, Literal, NamedTuple, cast
 
 import orjson
 
-from . import rows, tree
+from . import rows, tree, turns
 from .entries import Flag
 from .errors import (
     AlreadyExists,
@@ -32,19 +32,21 @@ from .errors import (
     Fault,
     InvalidEntry,
     LeafMoved,
+    NotSupportedByFormat,
     SessionGone,
 )
 from .log import snapshot
-from .log.formats import writing
+from .log.formats import dsh, writing
 from .log.formats.header import SLOT_BYTES, is_title_slot, readable, title_slot
 from .log.formats.legacy import migrate
+from .log.frames import FrameJournal, open_journal
 from .log.index import NO_TIME, NONE, Header, Index
 from .log.journal import FileJournal, Journal, MemoryJournal, Outdated, replace
 from .log.recover import clean, loads
 from .log.scan import MAX_DIAGNOSTICS, continues, scan
 from .log.times import instant
-from .text import as_dict, as_str
-from .types import Change, Diagnostic, Entry, EntryRef, MethodCause
+from .text import as_dict, as_str, row_text
+from .types import Change, Diagnostic, Entry, EntryRef, MethodCause, OpenTurn
 
 GENERATOR = "dsh-daemon/1"  # in the header of what we create
 KEPT_CHANGES = 1_000
@@ -56,6 +58,7 @@ RETRIES = 20  # how often an append looks again when another program keeps writi
 
 Closed = Literal["deleted", "replaced"]
 
+NAMING = frozenset({"session_info", "title_change"})
 _NO_HEADER = {"headerless": "no_header", "broken": "broken_header"}  # what the diagnostics call these states
 
 
@@ -85,6 +88,10 @@ class Session:
         self.changes: deque[Change] = deque(maxlen=KEPT_CHANGES)
         self.history: list[str | None] = []  # where moves of the leaf came from, oldest first
         self._runs: tuple[tuple[str, int], tree.Runs] | None = None
+        self._fork_text: tuple[object, str | None] = (None, None)  # of which index, what it is
+        self._turn_marks = turns.Nearest(turns.TURN_MARKS)
+        self._step_marks = turns.Nearest(turns.STEP_MARKS)
+        self._headers = turns.Nearest(frozenset({"request_header"}))
 
     @classmethod
     def open(
@@ -95,7 +102,7 @@ class Session:
         scanner: Callable[[Index, Journal, int, Callable[[], bool]], None] = scan,
     ) -> Session:
         """Open the file at `path` and index it, from the snapshot `kept` on where that fits. Raises a storage fault."""
-        session = cls(FileJournal(path))
+        session = cls(open_journal(path))
         session.load(kept, cancelled, scanner)
         return session
 
@@ -120,6 +127,9 @@ class Session:
         self.adopt(index)
 
     def adopt(self, index: Index) -> None:
+        index.kept_labels = self.index.kept_labels
+        if index.kept_labels:
+            index.resolve_labels()
         self.index = index
         self._runs = None
         index.inherited = _inherited(index, self.path)
@@ -170,6 +180,41 @@ class Session:
         """An entry as the wire shows it: its wire id, valid text, version 3 fields also where the file is older."""
         return self._decode(i, self.raw(i))
 
+    def stored(self, i: int) -> Entry:
+        """An entry as the log has it, where that is in other words than version 3; with what makes it an entry."""
+        if self.header.format != "dsh":
+            return self.entry(i)
+        return dsh.as_stored(*self._event(i, self.raw(i)))
+
+    def inside(self, entry_id: str) -> Entry | None:
+        """The event of this number where a row of several holds it, as dsh would have written it alone."""
+        numbers = self.index.numbers
+        if numbers is None or not entry_id.isdecimal() or len(entry_id) > 16 or not len(numbers):
+            return None
+        i = numbers.before(int(entry_id)) - 1
+        if i < 0 or self.index.type_of(i) != "assistant_chunks":
+            return None
+        record, _ = self._event(i, self.raw(i))
+        found = next((event for event in dsh.expand(record) if str(event.get("seq")) == entry_id), None)
+        if found is None or "seq0" not in record:
+            return None
+        return dsh.as_stored(found, dsh.View(entry_id, str(int(entry_id) - 1), dsh.stamp(found.get("time"))))
+
+    def _event(self, i: int, raw: bytes) -> tuple[Entry, dsh.View]:
+        index = self.index
+        wire_id = index.ids[i]
+        try:
+            record: Any = orjson.loads(raw)
+            sound = raw.count(b"{") + raw.count(b"[") < SURELY_SHALLOW
+        except ValueError:
+            record, sound = _lenient(raw), False
+        number = dsh.number_of(cast("Entry", record)) if isinstance(record, dict) else None
+        if not isinstance(record, dict) or (number is not None and wire_id.partition("~")[0] != str(number)):
+            raise Rewritten("the file was rewritten under us", path=self.path)
+        event = cast("Entry", record)
+        view = dsh.View(wire_id, index.id_of(index.parent[i]), index.time.iso(i))
+        return (event if sound else clean(event)), view
+
     def fetch(self, wanted: Iterable[int]) -> Callable[[int], Entry]:
         """What reads these entries, and any other, quickly: neighbours in the file come by one system call.
 
@@ -203,6 +248,8 @@ class Session:
 
     def _decode(self, i: int, raw: bytes) -> Entry:
         index = self.index
+        if index.header.format == "dsh":
+            return dsh.as_entry(*self._event(i, raw))
         wire_id = index.ids[i]
         try:
             record: Any = orjson.loads(raw)
@@ -219,7 +266,7 @@ class Session:
 
     def ref(self, i: int) -> EntryRef:
         index = self.index
-        return {"id": index.ids[i], "parentId": index.id_of(index.parent[i]), "type": index.type_of(i)}
+        return {"id": index.ids[i], "parentId": index.id_of(index.parent[i]), "type": index.shape_of(i).own_type}
 
     def runs(self) -> tree.Runs:
         """The tree as chains; cut anew when entries came."""
@@ -228,6 +275,61 @@ class Session:
             self._runs = stamp, tree.runs(self.index)
         return self._runs[1]
 
+    def recorded_turn(self) -> turns.Open | None:
+        """The recorded turn in which the leaf is; None outside of recorded turns."""
+        index = self.index
+        start = self._turn_marks.above(index, self.leaf)
+        if start < 0 or index.type_of(start) != "turn_start":
+            return None
+        step = steps = 0
+        mark = self._step_marks.above(index, self.leaf)
+        if mark >= 0 and (tree.is_ancestor(index, start, mark) if index.forward else start < mark):
+            steps = turns.number_of(self.entry(mark), "step") or turns.spans(index, self.path_from(start))[0].steps
+            step = steps if index.type_of(mark) == "step_start" else 0
+        return turns.Open(self._number(start), start, step, steps)
+
+    def _number(self, start: int) -> int:
+        """The number of a recorded turn; where its own is damaged, the one after the turn before it."""
+        index = self.index
+        stored = turns.number_of(self.entry(start), "turn")
+        return stored or turns.last_number(turns.spans(index, tree.path(index, start)), self.entry)
+
+    def path_from(self, start: int) -> list[int]:
+        """Ordinals from `start`, which is on the active path, down to the leaf."""
+        found: list[int] = []
+        i = self.leaf
+        while i != start:
+            found.append(i)
+            i = self.index.parent[i]
+        found.append(start)
+        found.reverse()
+        return found
+
+    def open_turn(self) -> OpenTurn | None:
+        """The same as the wire shows it."""
+        try:
+            found = self.recorded_turn()
+        except Fault:
+            return None  # the file is being rewritten: the next look at it begins a new epoch
+        return None if found is None else {"turn": found.turn, "entryId": self.index.ids[found.start]}
+
+    def next_turn(self) -> int:
+        """The number that the next turn on this path has."""
+        index = self.index
+        mark = self._turn_marks.above(index, self.leaf)
+        if mark < 0:
+            return 1 + turns.prompts_above(index, self.runs(), self.leaf)
+        start = turns.start_of(index, mark)
+        if start < 0:  # nothing began where something ends
+            return 1 + turns.last_number(turns.spans(index, tree.path(index, self.leaf)), self.entry)
+        after = [] if start == mark else self.path_from(mark)
+        return 1 + self._number(start) + sum(index.shape_of(i).role == "user" for i in after)
+
+    def last_header(self) -> Entry | None:
+        """The `request_header` in force at the leaf."""
+        found = self._headers.above(self.index, self.leaf)
+        return None if found < 0 else self.entry(found)
+
     def diagnostics(self) -> list[Diagnostic]:
         """What is wrong with the log, in file order where it has a place, then what the leaf is in."""
         return self.faults() + self._about_the_leaf()
@@ -235,7 +337,7 @@ class Session:
     def faults(self) -> list[Diagnostic]:
         """What is wrong with the log, wherever the leaf is: the first thousand, and how many more there are."""
         index = self.index
-        found = list(index.diagnostics)
+        found = [*self.journal.faults(), *self._about_the_place(), *index.diagnostics]
         total = len(found) + len(index.orphans) + len(index.cuts)
         for i, name in islice(index.orphans.items(), max(0, MAX_DIAGNOSTICS - len(found))):
             before = index.id_of(i - 1)
@@ -255,6 +357,55 @@ class Session:
             text = f"{total - len(found)} more faults of this file are not listed"
             found.append({"code": "more_faults", "severity": "info", "message": text})
         return found
+
+    def _about_the_place(self) -> list[Diagnostic]:
+        """What is wrong with where a dsh log stands: dsh refuses a whole root for it."""
+        path = self.path
+        if path is None or self.header.format != "dsh" or (named := dsh.id_of_folder(path)) is None:
+            return []
+        found: list[Diagnostic] = []
+        other = path.removesuffix(".zstd") if path.endswith(".zstd") else f"{path}.zstd"
+        if os.path.exists(other):
+            text = f"the same folder holds {os.path.basename(other)} too; dsh refuses a root of two encodings"
+            found.append({"code": "mixed_encodings", "severity": "warning", "message": text})
+        if self.header.state == "ok" and named != self.header.session_id:
+            text = f"its folder is named for {named}, its header for {self.header.session_id}; dsh refuses it"
+            found.append({"code": "wrong_folder", "severity": "warning", "message": text})
+        return found
+
+    @property
+    def packed(self) -> bool:
+        """Whether the log is compressed, so that one body may take as long to read as many."""
+        return isinstance(self.journal, FrameJournal)
+
+    @property
+    def file_size(self) -> int:
+        """Bytes of the file that are known: not those of the log, where it is compressed."""
+        return self.journal.file_size if isinstance(self.journal, FrameJournal) else self.index.size
+
+    @property
+    def damaged(self) -> bool:
+        """Whether a part of the log cannot be read, or is missing."""
+        return bool(self.index.damage) or any(fault["severity"] == "error" for fault in self.journal.faults())
+
+    def keep_labels(self, labels: dict[str, tuple[str, str]]) -> None:
+        """Show these labels (id -> text and time), which the log itself cannot hold."""
+        self.index.kept_labels = labels
+        self.index.resolve_labels()
+
+    def relabeled(self, entry_id: str, text: str | None, at: str, cause: MethodCause) -> Change:
+        """Another label for an entry of a log that cannot hold it; the caller has stored it."""
+        kept = self.index.kept_labels
+        if text is None:
+            kept.pop(entry_id, None)
+        else:
+            kept[entry_id] = text, at
+        self.index.resolve_labels()
+        return self._changed(cause, [], {entry_id: text})
+
+    def renamed(self, cause: MethodCause) -> Change:
+        """Another title that the log cannot hold; the caller has stored it."""
+        return self._changed(cause, [], {})
 
     def _about_the_leaf(self) -> list[Diagnostic]:
         index, leaf = self.index, self.leaf
@@ -342,16 +493,33 @@ class Session:
         return self._changed(cause, [], {}, resync=True)
 
     def title(self) -> str | None:
-        """The name that the log itself gives the session: omp's title slot counts before entries."""
+        """The name that the log itself gives the session: omp's title slot, else the last entry, else the header."""
         if self.header.slot:  # omp rewrites it in place
             slot = is_title_slot(self.journal.read(0, 4 * SLOT_BYTES).partition(b"\n")[0])
             if slot is not None and isinstance(slot["title"], str) and slot["title"]:
                 return readable(slot["title"])
+        given = self.header.raw.get("title")
+        if isinstance(given, str) and not turns.codes_of(self.index, NAMING):
+            return readable(given).strip() or None
         return self.index.facts.title or None
 
     def fork_point(self) -> str | None:
         """The last entry that a branch or fork took from its parent; None for any other session."""
         return self.index.id_of(self.index.inherited - 1)
+
+    def fork_text(self) -> str | None:
+        """The last message of a user or model that was taken from the parent, as a row shows it."""
+        known, text = self._fork_text
+        if known is not self.index:
+            i = self.index.inherited - 1
+            while i >= 0 and self.index.shape_of(i).role not in {"user", "assistant"}:
+                i = self.index.parent[i]
+            try:
+                text = row_text(self.entry(i), rows.TEXT_LIMIT) if i >= 0 else None
+            except Fault:
+                return None  # the file is being rewritten
+            self._fork_text = self.index, text
+        return text
 
     def take_in(self, cause: MethodCause | Literal["external"], upto: int | None = None) -> list[Change]:
         """Index what the file holds beyond `index.size`, up to byte `upto`, and say what that changed."""
@@ -389,7 +557,7 @@ class Session:
         self.revision += 1
         change: Change = {
             "sessionId": self.wire_id, "epoch": self.epoch, "fromRevision": before, "revision": self.revision,
-            "cause": cause, "entries": [self.ref(i) for i in new], "leafId": self.leaf_id, "openTurn": None,
+            "cause": cause, "entries": [self.ref(i) for i in new], "leafId": self.leaf_id, "openTurn": self.open_turn(),
         }  # fmt: skip
         if labels:
             change["labels"] = labels
@@ -429,8 +597,11 @@ class Session:
         return self._changed(cause, [], {})
 
     def check_writable(self) -> None:
-        """Refuse to write to what is not a whole session file. Raises DamagedHeader."""
+        """Refuse to write to what is not a whole session file. Raises DamagedHeader, NotSupportedByFormat (dsh)."""
         state = self.header.state
+        if self.header.format == "dsh":
+            text = "only the agent of a dsh session writes to it; a fork is a session of its own"
+            raise NotSupportedByFormat(text, format="dsh", instead="session/fork")
         if state == "ok":
             return
         text = {
@@ -442,13 +613,15 @@ class Session:
             text.get(state, "this file is not a session"), path=self.path, detail=_NO_HEADER.get(state, state)
         )
 
-    def prepare(self, entries: Sequence[dict[str, Any]], parent: int) -> Prepared:
+    def prepare(self, entries: Sequence[dict[str, Any]], parent: int, *, marks: bool = False) -> Prepared:
         """Complete and check entries that are to be appended under `parent`; nothing is written.
+
+        `marks`: whether the marks of turns, steps and forks may be among them.
 
         Raises InvalidEntry, EntryNotFound, AlreadyExists. Entries that were appended before with the same content are
         not written again.
         """
-        return _prepare(self, entries, parent)
+        return _prepare(self, entries, parent, marks=marks)
 
     def write(
         self, lines: bytes, lock: Callable[[], Any] | None = None, ready: Callable[[], None] = lambda: None
@@ -577,6 +750,8 @@ def _inherited(index: Index, path: str | None) -> int:
     """
     header = index.header
     seed = header.raw.get("seedLength")
+    if index.numbers is not None:
+        return index.numbers.before(seed) if isinstance(seed, int) and not isinstance(seed, bool) and seed > 0 else 0
     if isinstance(seed, int) and not isinstance(seed, bool):
         return max(0, min(seed, len(index)))
     began = instant(header.timestamp)
@@ -633,15 +808,19 @@ class Prepared(NamedTuple):
 
     ids: list[str]
     lines: bytes
+    revision: int = 0  # that they produced, once they are written
+    leaf_id: str | None = None  # the leaf then
 
 
-def _prepare(session: Session, entries: Sequence[dict[str, Any]], parent: int) -> Prepared:
+def _prepare(session: Session, entries: Sequence[dict[str, Any]], parent: int, *, marks: bool) -> Prepared:
     index = session.index
     ids: list[str] = []
     lines: list[bytes] = []
     batch: set[str] = set()
     previous = index.id_of(parent)
     for number, sent in enumerate(entries):
+        if not marks:
+            writing.refuse_reserved(sent, number)
         id_ = sent.get("id")
         if id_ is None:
             id_ = new_id(index.ordinal, batch)
