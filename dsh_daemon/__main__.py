@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 # Flags that take a value, and those that do not; anything else (--help, a typo) is for typer to answer.
@@ -17,6 +18,7 @@ _FLAGS: dict[str, dict[str, bool]] = {
 def main(arguments: list[str] | None = None) -> int:
     """Run `dshd` with these arguments (default: the process's own); the exit status."""
     arguments = sys.argv[1:] if arguments is None else arguments
+    _open_closed_streams()
     try:
         try:
             return _run(arguments)
@@ -29,6 +31,13 @@ def main(arguments: list[str] | None = None) -> int:
 
         commands.quiet_pipe()
         return 0 if isinstance(exc, BrokenPipeError) else commands.fail(exc)
+
+
+def _open_closed_streams() -> None:
+    """Give the streams that whoever started us had closed back their numbers: the next file opened would get them."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115  (it stays open)
 
 
 def _run(arguments: list[str]) -> int:

@@ -31,7 +31,9 @@ KEEP_AFTER = 0.5  # seconds after an open at which its index is stored
 FIRST_WALK = 10.0  # seconds that a list waits for the first walk over the roots before it answers with what is there
 AGAIN = 1.0  # seconds after which a background task that failed begins anew
 PAUSE = 0.001  # seconds between two background scans; as long as the scan took, where that is more
-RECOVERED = frozenset({"torn_tail", "nul_run", "glued_records", "fragment", "invalid_utf8", "nan", "missing_id"})
+RECOVERED = frozenset(
+    {"torn_tail", "torn_frame", "nul_run", "glued_records", "fragment", "invalid_utf8", "nan", "missing_id"}
+)
 
 log = logging.getLogger(__name__)
 
@@ -95,7 +97,7 @@ class Background:
 
     def _open_sizes(self) -> dict[str, int]:
         return {
-            path: live.session.index.size for path, live in self.service.live.items() if live.session.path is not None
+            path: live.session.file_size for path, live in self.service.live.items() if live.session.path is not None
         }
 
     async def _moved(self, paths: set[str]) -> None:
@@ -289,9 +291,10 @@ def counts_of(session: Session) -> Counts:
         name=session.title(),
         name_source=facts.title_source,
         activity=None if facts.last_activity == NO_TIME else facts.last_activity,
-        damaged=bool(index.damage),
-        recovered=any(diagnostic["code"] in RECOVERED for diagnostic in index.diagnostics),
+        damaged=session.damaged,
+        recovered=any(diagnostic["code"] in RECOVERED for diagnostic in session.faults()),
         fork_point=session.fork_point(),
+        fork_text=session.fork_text(),
     )
 
 

@@ -56,6 +56,7 @@ class Counts(msgspec.Struct, gc=False, omit_defaults=True):
     damaged: bool = False  # something inside could not be read
     recovered: bool = False  # all could be read, some of it by recovery
     fork_point: str | None = None
+    fork_text: str | None = None  # the message at which a branch or fork left, as a row shows it
 
 
 class Record(msgspec.Struct, gc=False, omit_defaults=True):

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from . import navigation, tree
-from .errors import Busy, EntryNotFound, NoActiveModel
+from .errors import Busy, EntryNotFound, NoActiveModel, NotTheAgent, TurnOpen
 from .guards import guards
 from .log.formats.writing import summary_entry
 from .log.index import NONE
 from .log.journal import Outdated
 from .session import Prepared, Session
 from .state import LeafMemory
-from .types import MethodCause
+from .text import as_str, message_of
+from .types import MethodCause, OpenTurn
 
 if TYPE_CHECKING:
-    from .live import LiveSession
+    from .live import Client, LiveSession
     from .state import State
     from .wire import types as t
 
+OF_AGENTS = frozenset({"assistant", "toolResult"})  # roles
 HEAVY_BATCH = 100  # entries of one append above which it leaves the event loop
 
 
@@ -31,8 +33,12 @@ async def write(
     also: Callable[[], None] = lambda: None,
     *,
     heavy: bool = False,
+    written: Callable[[Prepared], None] = lambda _prepared: None,
 ) -> Prepared:
-    """Commit what `build` prepares, behind every check that a write needs; `also` runs under the locks just before."""
+    """Commit what `build` prepares, behind every check that a write needs.
+
+    `also` runs under the locks just before, `written` just after, before anybody hears of it.
+    """
     session = live.session
     session.check_writable()
     lock, ready = guards(session)
@@ -51,10 +57,53 @@ async def write(
         ready()
         also()
 
-    return await live.commit(build, cause, lock=lock, ready=last_look, heavy=heavy)
+    return await live.commit(build, cause, lock=lock, ready=last_look, written=written, heavy=heavy)
 
 
-async def append(live: LiveSession, params: t.SessionAppendParams, cause: MethodCause) -> t.AppendResult:
+def refuse_move(live: LiveSession, target: int) -> None:
+    """Refuse to move the leaf while a connected agent runs a turn there. Raises TurnOpen."""
+    if (running := live.running()) is not None and target != live.session.leaf:
+        raise _turn_open(running)
+
+
+def refuse_while_running(live: LiveSession) -> None:
+    """Refuse what may take away the turn that a connected agent runs. Raises TurnOpen."""
+    if (running := live.running()) is not None:
+        raise _turn_open(running)
+
+
+def refuse_elsewhere(live: LiveSession, parents: Iterable[int]) -> None:
+    """Refuse to append outside of the turn that a connected agent runs. Raises TurnOpen."""
+    if (running := live.running()) is None:
+        return
+    index = live.session.index
+    start = live.session.find(running["entryId"])
+    if not all(tree.is_ancestor(index, start, parent) for parent in parents):
+        raise _turn_open(running)
+
+
+def _turn_open(running: OpenTurn) -> TurnOpen:
+    text = f"the agent is in the middle of turn {running['turn']}; session/abort asks it to stop"
+    return TurnOpen(text, turn=running["turn"], entryId=running["entryId"])
+
+
+def refuse_work(live: LiveSession, client: Client, entries: Iterable[dict[str, Any]]) -> None:
+    """Refuse what only the agent says while it runs a turn: an agent that was taken over may not know it yet.
+
+    Raises NotTheAgent.
+    """
+    agent = live.agent
+    if agent is None or agent.client is client or live.running() is None:
+        return
+    for entry in entries:
+        if entry.get("type") in {"tool_call", "assistant_chunks"} or as_str(message_of(entry).get("role")) in OF_AGENTS:
+            text = f"{agent.client.name} is the agent of this session and in the middle of a turn"
+            raise NotTheAgent(text, holder={"client": agent.client.name})
+
+
+async def append(
+    live: LiveSession, client: Client, params: t.SessionAppendParams, cause: MethodCause
+) -> t.AppendResult:
     session = live.session
     given = params.model_fields_set
 
@@ -65,12 +114,16 @@ async def append(live: LiveSession, params: t.SessionAppendParams, cause: Method
         elif parent != NONE:
             session.hangable(session.index.ids[parent])
         prepared = session.prepare(params.entries, parent)
+        if prepared.lines:
+            refuse_work(live, client, params.entries)
+            named = {as_str(entry.get("parentId")) for entry in params.entries} & session.index.ordinal.keys()
+            refuse_elsewhere(live, [parent] * (parent != session.leaf) + [session.find(name) for name in named])
         if prepared.lines and "expected_leaf_id" in given:
             session.expect_leaf(params.expected_leaf_id)
         return prepared
 
     prepared = await write(live, build, cause, heavy=len(params.entries) > HEAVY_BATCH)
-    return {"ids": prepared.ids, "leafId": prepared.ids[-1], "revision": session.revision}
+    return {"ids": prepared.ids, "leafId": prepared.ids[-1], "revision": prepared.revision}
 
 
 async def remember(live: LiveSession, state: State | None, leaf: int, history: list[str | None]) -> None:
@@ -108,6 +161,7 @@ async def move_leaf(
             if "expected_leaf_id" in params.model_fields_set:
                 session.expect_leaf(params.expected_leaf_id)
             target = NONE if params.entry_id is None else session.hangable(params.entry_id)
+            refuse_move(live, target)
             old = session.leaf_id
             entry = summary_entry(
                 session.header.format, params.entry_id, summary.text, summary.details, summary.from_extension
@@ -118,16 +172,17 @@ async def move_leaf(
         await note_departure(live, state, old)
         return {
             "oldLeafId": old,
-            "leafId": session.leaf_id,
+            "leafId": prepared.leaf_id,
             "summaryEntryId": prepared.ids[0],
-            "revision": session.revision,
+            "revision": prepared.revision,
         }
     async with live.lock:
         await live.catch_up()
         if "expected_leaf_id" in params.model_fields_set:
             session.expect_leaf(params.expected_leaf_id)
-        old = session.leaf_id
-        await move(live, state, session.find(params.entry_id), cause)
+        old, target = session.leaf_id, session.find(params.entry_id)
+        refuse_move(live, target)
+        await move(live, state, target, cause)
         return {"oldLeafId": old, "leafId": session.leaf_id, "revision": session.revision}
 
 
@@ -168,12 +223,15 @@ async def navigate(
             return result
         if params.summarize is not False and plan.outcome != "unchanged":
             raise NoActiveModel("there is no model to summarise with: none is configured and no client offers one")
+        if plan.outcome == "moved":
+            refuse_move(live, plan.leaf)
         await move(live, state, plan.leaf, cause, back=params.back)
         if plan.prompt is not None and state is not None and session.path is not None:
             await asyncio.to_thread(state.set_draft, session.path, plan.prompt.text)
+        result["leafId"], result["revision"] = session.leaf_id, session.revision
     if params.label is not None:
-        await label(live, params.target_id or session.index.id_of(plan.leaf), params.label, cause)
-    result["leafId"], result["revision"] = session.leaf_id, session.revision
+        named = await label(live, params.target_id or session.index.id_of(plan.leaf), params.label, cause)
+        result["leafId"], result["revision"] = named["leafId"], named["revision"]
     return result
 
 
@@ -221,8 +279,8 @@ async def label(
         written = prepared.ids[0]
         return prepared
 
-    await write(live, build, cause)
-    result: t.LabelResult = {"stored": "log", "leafId": session.leaf_id, "revision": session.revision}
+    prepared = await write(live, build, cause)
+    result: t.LabelResult = {"stored": "log", "leafId": prepared.leaf_id, "revision": prepared.revision}
     if written is not None:
         result["labelEntryId"] = written
     return result
@@ -244,5 +302,7 @@ async def rename(live: LiveSession, title: str | None, cause: MethodCause) -> t.
         return session.prepare([entry], session.leaf)
 
     changed = (session.title() or "") != wanted
-    await write(live, build, cause, (lambda: session.write_slot(wanted)) if slot and changed else lambda: None)
-    return {"stored": "log", "revision": session.revision}
+    prepared = await write(
+        live, build, cause, (lambda: session.write_slot(wanted)) if slot and changed else lambda: None
+    )
+    return {"stored": "log", "revision": prepared.revision}

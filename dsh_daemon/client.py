@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 Params = dict[str, Any]
 _HEAD = 4096
 _INITIALIZE_S = 10.0
+_GOODBYE_S = 1.0
 _LINK_ERRORS = (asyncio.IncompleteReadError, asyncio.LimitOverrunError, ConnectionError, ValueError)
 
 
@@ -100,9 +101,10 @@ class Client:
         return self._end is not None
 
     async def close(self) -> None:
-        """Leave; the daemon stays."""
+        """Leave; the daemon stays, and knows it when this returns: whoever asks next finds no agent here."""
         if not self._end:
             self.notify("exit")
+            await asyncio.wait([self._task], timeout=_GOODBYE_S)
         self._writer.close()
         self._task.cancel()
         await asyncio.wait([self._task])

@@ -56,6 +56,12 @@ class Places:
             key = self._keys[cwd] = self._key(cwd)
         return key
 
+    def spelled(self, cwd: str) -> str:
+        """The spelling that counts here, where an alias says so; links are not followed."""
+        key = normal(cwd)
+        spelled = self._aliased(key)
+        return cwd if spelled == key else spelled
+
     def exists(self, cwd: str | None) -> bool:
         if not cwd:
             return False
@@ -96,12 +102,12 @@ class Places:
             for cache in (self._keys, self._repos, self._exists):
                 cache.clear()
 
+    def _aliased(self, key: str) -> str:
+        found = next(((old, new) for old, new in self._aliases if within(key, old)), None)
+        return key if found is None else found[1] + key[len(found[0]) :]
+
     def _key(self, cwd: str) -> str:
-        key = normal(cwd)
-        for old, new in self._aliases:
-            if within(key, old):
-                key = new + key[len(old) :]
-                break
+        key = self._aliased(normal(cwd))
         if key.startswith("/") and not is_windows(key) and "\0" not in key:
             key = os.path.realpath(key)
         return key

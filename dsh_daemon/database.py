@@ -43,10 +43,12 @@ class Database:
     happened. Every use raises Busy, StorageFull, StorageError.
     """
 
-    def __init__(self, path: str | None, *, schema: str, version: int, durable: bool) -> None:
+    def __init__(self, path: str | None, *, schema: str, version: int, durable: bool, later: str = "") -> None:
+        """`later`: tables that came after the others, made where they are missing."""
         self.path = path
         self.problem: str | None = None
         self._schema = schema
+        self._later = later
         self._version = version
         self._durable = durable
         self._changing = threading.RLock()  # held while the connections are replaced
@@ -176,6 +178,8 @@ class Database:
             with connection:
                 connection.execute(self._schema)
                 connection.pragma("user_version", self._version)
+        if self._later:
+            connection.execute(self._later)
         return connection
 
     def _set_aside(self, reason: str) -> bool:

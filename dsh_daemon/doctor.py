@@ -9,6 +9,7 @@ import stat
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
+from . import dsh_repair
 from .errors import Fault
 from .guards import guards
 from .log.formats.header import id_from_name
@@ -46,7 +47,9 @@ async def examine(service: Service, client: Client, params: t.DaemonDoctorParams
                 problems.append(problem(item.path, "unreadable", item.record.reason or "it cannot be read"))
             continue
         found = await asyncio.to_thread(check, item.path)
-        if params.fix and any(p["fixable"] for p in found):
+        # A dsh that has the session goes on with what it read of it: its log is not to be another one under it.
+        held = item.peek.format == "dsh" and await asyncio.to_thread(item.holder, store.facts) is not None
+        if params.fix and not held and any(p["fixable"] for p in found):
             live = service.live.get(item.path)
             if live is not None:
                 async with live.lock:
@@ -85,9 +88,24 @@ def _surroundings(service: Service) -> list[t.Problem]:
         age = iso(int(left.mtime * 1000)) or "?"
         detail = f"{left.size} bytes of {age}, beside {os.path.basename(left.of)}; it is never put back by itself"
         found.append(problem(left.path, "leftover", detail))
+    found += _mixed(service)
     for skipped in service.store.list(limit=1).get("skipped", []):
         found.append(problem(skipped["path"], "skipped", skipped["reason"]))
     return found
+
+
+def _mixed(service: Service) -> list[t.Problem]:
+    """Roots of dsh that hold compressed and plain logs: dsh refuses all of such a root."""
+    kinds: dict[str, dict[bool, str]] = {}
+    for item in service.store.items().values():
+        if item.peek.format == "dsh":
+            kinds.setdefault(item.root.path, {})[item.path.endswith(".zstd")] = item.path
+    text = "dsh takes logs of one encoding in a root; this one has plain and compressed ones, for example {} and {}"
+    return [
+        problem(root, "mixed_encodings", text.format(*sorted(found.values())))
+        for root, found in kinds.items()
+        if len(found) > 1
+    ]
 
 
 def check(path: str) -> list[t.Problem]:
@@ -98,19 +116,24 @@ def check(path: str) -> list[t.Problem]:
         return [problem(path, "unreadable", fault.message)]
     try:
         index = session.index
-        tail = nul_tail(session)
+        ours = session.header.format != "dsh"
+        tail = nul_tail(session) if ours else None
         found: list[t.Problem] = []
         told: set[str] = set()
+        refused = None if ours else dsh_repair.fault(session)
         for diagnostic in session.diagnostics():
             code = diagnostic["code"]
             if code == "lone_surrogate" or diagnostic["severity"] in WORTH_TELLING:
                 told.add(code)
                 place = f"line {diagnostic['line']}: " if "line" in diagnostic else ""
-                header = code in {"no_header", "broken_header"} and bool(len(index))
+                header = code in {"no_header", "broken_header"} and bool(len(index)) and ours
                 fixable = header or (code == "nul_run" and tail is not None and diagnostic.get("offset", -1) >= tail)
+                fixable = fixable or (refused is not None and code in dsh_repair.MENDED)
                 found.append(problem(path, code, place + diagnostic["message"], fixable=fixable))
         if tail is not None and "nul_run" not in told:
             found.append(problem(path, "nul_run", f"{index.size - tail} NUL bytes stand at its end", fixable=True))
+        if refused is not None and not any(p["fixable"] for p in found):
+            found.append(problem(path, "refused_by_dsh", refused.message, fixable=True))
         return found
     finally:
         session.journal.close()
@@ -129,9 +152,11 @@ def nul_tail(session: Session) -> int | None:
 
 
 def repair(path: str) -> bool:
-    """Put a repaired file in the place of a damaged one; the original stays beside it as `.bak`. False: not done."""
+    """Put a repaired file in the place of a damaged one; the original stays beside it. False: not done."""
     session = Session.open(path)
     try:
+        if session.header.format == "dsh":
+            return dsh_repair.repair(session) is not None
         size = session.index.size
         data = session.journal.read(0, size)
         end = nul_tail(session)

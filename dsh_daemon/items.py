@@ -27,6 +27,7 @@ class Facts(NamedTuple):
 
     places: Places
     watch: Watch
+    drivers: dict[str, Live]  # by path: the connected agents
 
 
 class Seen(NamedTuple):
@@ -103,7 +104,8 @@ class Item:
         """Id of the parent as listed; of one that is not listed, what the child's header says of it."""
         if self.parent is not None:
             return self.parent.id
-        return parent_id(self.peek.parent) if self.peek.parent else None
+        named = parent_id(self.peek.parent) if self.peek.parent else None
+        return named if named != self.raw_id else None  # nobody who follows parents is to walk in a circle
 
     def info(self, facts: Facts) -> SessionInfo:
         """Show what the wire shows; what changes beside the file (who holds it) as it is now."""
@@ -115,7 +117,8 @@ class Item:
         info["cwdExists"] = facts.places.exists(self.peek.cwd)
         info["parentSessionId"] = self.parent_session_id
         live = info["live"] = self._live(facts)
-        info["can"] = self._can(held=live is not None and live["client"] == "omp")
+        holder = live if self.peek.format == "omp" else None
+        info["can"] = self._can(held=holder is not None, open_there=holder is not None and holder["certain"])
         return info
 
     def _make(self) -> SessionInfo:
@@ -155,9 +158,15 @@ class Item:
                 info["model"] = model
             if counts.fork_point is not None:
                 info["forkPoint"] = counts.fork_point
+            if counts.fork_text:
+                info["forkText"] = counts.fork_text
         return info
 
     def _live(self, facts: Facts) -> Live | None:
+        return facts.drivers.get(self.path) or self.holder(facts)
+
+    def holder(self, facts: Facts) -> Live | None:
+        """A program that has the session, or may have it, without asking us."""
         format_ = self.peek.format
         status = "running" if self.peek.tail in _OPEN_TAILS else "idle"
         if format_ == "omp":
@@ -174,14 +183,18 @@ class Item:
                 return Live(client=format_, pid=agent.pid, status=status, certain=False)
         return None
 
-    def _can(self, *, held: bool) -> Can:
-        ours = self.peek.format in {"native", "pi", "omp"} and self.openable
-        sound = ours and self.peek.state == "ok"
-        append = sound and self.writable and not held
-        # What the methods of this version cannot do is nothing that any session can.
+    def _can(self, *, held: bool, open_there: bool) -> Can:
+        format_ = self.peek.format
+        ours = format_ in {"native", "pi", "omp"} and self.openable
+        dsh = format_ == "dsh" and self.openable  # it takes labels and titles in our state, all else from its agent
+        sound = (ours or dsh) and self.peek.state == "ok"
+        append = sound and ours and self.writable and not held
+        resume = sound and self.writable and format_ in {"native", "dsh"} and not self.path.startswith(IN_MEMORY)
+        launch = format_ in {"pi", "omp", "dsh"} and self.peek.state in {"ok", "foreign"} and not open_there
+        # Nothing can summarise yet.
         return Can(
-            append=append, navigate=ours, branch=sound, fork=False, label=append, rename=append,
-            resume=False, launch=False, summarize=False,
+            append=append, navigate=ours, branch=sound, fork=sound, label=append or dsh, rename=append or dsh,
+            resume=resume, launch=launch, summarize=False,
         )  # fmt: skip
 
 

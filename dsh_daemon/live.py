@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Protocol
 
+from .agents import Agent, Inbox
 from .errors import Busy, Fault, SessionGone, StorageError
 from .log.journal import Outdated
 from .session import RETRIES, Prepared, Session, SessionClosed
-from .types import Change, MethodCause
+from .types import Change, MethodCause, OpenTurn
 
 THREADED = 4 << 20  # bytes of growth above which the scan leaves the event loop
 
@@ -23,6 +24,8 @@ class Client(Protocol):
     name: str
     pid: int | None
     read_only: bool
+    leaving: bool  # it sends nothing more
+    gone: bool  # the connection ended
 
     def push(self, method: str, params: Any, key: str | None = None) -> None:
         """Queue a notification; waiting ones of one `key` may be folded into a single `resync`."""
@@ -78,10 +81,15 @@ class LiveSession:
         session: Session,
         publish: Callable[[LiveSession, Change], None],
         gone: Callable[[LiveSession, str], Awaitable[Fault]],
+        noticed: Callable[[LiveSession], None] = lambda _live: None,
+        notification: Callable[[str, Any], Any] = lambda _method, params: params,
         *,
         durable: bool,
     ) -> None:
-        """`publish` tells of a change, `gone` that the file went away; it gives the fault for whoever asked."""
+        """`publish` tells of a change, `gone` that the file went away; it gives the fault for whoever asked.
+
+        `noticed` is called when what lists show of it changed beside the log; `notification` makes what is pushed.
+        """
         self.key = key  # its path, or what stands for that where it is in no file
         self.session = session
         self.lock = asyncio.Lock()
@@ -90,8 +98,14 @@ class LiveSession:
         self.closed: str | None = None
         self.used = time.monotonic()
         self.layouts: dict[Any, Any] = {}
+        self.agent: Agent | None = None
+        self.inbox = Inbox()
+        self.seat = asyncio.Lock()  # held while the session gets another agent, or none
+        self._readers = 0
         self._publish = publish
         self._gone = gone
+        self._noticed = noticed
+        self._notification = notification
         self._durable = durable
 
     def _sync(self) -> None:
@@ -111,6 +125,39 @@ class LiveSession:
         if found == "grown":
             return session.journal.size() - session.index.end > THREADED  # an unfinished line is read again
         return found != "same" and session.index.size > THREADED
+
+    @property
+    def needed(self) -> bool:
+        """Whether somebody follows or drives it, or left a message, or reads it together with others."""
+        return bool(self.followers or self.agent or self.inbox.sizes or self._readers)
+
+    @contextmanager
+    def kept_open(self) -> Generator[None]:
+        """Keep the file open, however many others are opened meanwhile."""
+        self._readers += 1
+        try:
+            yield
+        finally:
+            self._readers -= 1
+
+    def running(self) -> OpenTurn | None:
+        """The open turn at the leaf, where the agent runs it."""
+        found = self.session.open_turn() if self.agent is not None and self.agent.turn is not None else None
+        return found if found is not None and self.agent and found["entryId"] == self.agent.turn else None
+
+    def noticed(self) -> None:
+        """Something changed that is not in the log: who drives the session, or what that one does."""
+        self._noticed(self)
+
+    def tell(self, method: str, params: dict[str, Any], but: Client | None = None) -> None:
+        """Push what is not logged to the agent and all followers, but not to who said it."""
+        message = self._notification(method, params)
+        hearers = dict(self.followers)
+        if self.agent is not None:
+            hearers[self.agent.client] = None
+        for client in hearers:
+            if client is not but:
+                client.push(method, message, self.id)
 
     def publish(self, changes: list[Change]) -> None:
         for change in changes:
@@ -138,12 +185,14 @@ class LiveSession:
         *,
         lock: Callable[[], AbstractContextManager[Any]] = nullcontext,
         ready: Callable[[], None] = lambda: None,
+        written: Callable[[Prepared], None] = lambda _prepared: None,
         heavy: bool = False,
     ) -> Prepared:
         """Write what `build` prepares for the log as it is now; index it, publish it, then wait for the disk.
 
         Runs under `self.lock` up to the publication; the wait for the disk is shared with other writers. `build` is
-        called again when another program wrote between our look and our write, and may refuse by raising. A `heavy`
+        called again when another program wrote between our look and our write, and may refuse by raising. `written`
+        hears of it before anybody else does. A `heavy`
         batch is prepared and indexed in threads. The caller is shielded from being cancelled.
         """
         async with self.lock:
@@ -157,12 +206,16 @@ class LiveSession:
                 except Outdated:
                     continue
                 if heavy:
-                    self.publish(await asyncio.to_thread(self.session.take_written, offset, end, cause))
+                    changes = await asyncio.to_thread(self.session.take_written, offset, end, cause)
                 else:
-                    self.publish(self.session.take_written(offset, end, cause))
+                    changes = self.session.take_written(offset, end, cause)
+                written(prepared)
+                self.publish(changes)
                 break
             else:
                 raise Busy("another program keeps writing to this session", retryAfterMs=500)
+            # Others may write while this one waits for the disk.
+            prepared = prepared._replace(revision=self.session.revision, leaf_id=self.session.leaf_id)
         if self._durable:
             await self.commits.durable()
         return prepared

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import time
-from collections.abc import Callable, Generator, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from functools import partial, wraps
+from threading import Event
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 import orjson
 
-from . import rows, tree
-from .errors import CursorExpired
+from . import aside, providers, rows, stats, surface, transcript, tree, turns
+from .context import SETTINGS, SPEAKING, Context, build_context, names_model
+from .errors import CursorExpired, NotRecorded
 from .family import Union, unite
 from .log.index import NONE
-from .text import one_line, row_text
+from .session import Rewritten, Session
+from .text import as_dict, as_str, one_line, row_text
 
 if TYPE_CHECKING:
     from .live import LiveSession
     from .log.index import Index
-    from .session import Session
     from .types import Entry, FilterMode, Row
     from .wire import types as t
 
@@ -29,9 +32,12 @@ LONG = 5_000  # entries whose layout takes longer than an event loop should be k
 SLICE = 0.004  # seconds that a long read keeps the event loop at a time
 ENTRIES_BUDGET = 4 << 20
 BEFORE = AFTER = 20
+BUSY = 100  # bytes that are read in the time that a piece of work takes for each of something
 THREADED = 1 << 20  # bytes of bodies above which a read leaves the event loop
 
 T = TypeVar("T")
+Read = TypeVar("Read", bound=Callable[..., Awaitable[Any]])
+ContextFormat = Literal["agent", "openai", "anthropic"]
 
 
 async def in_slices(work: Generator[Any, None, T]) -> T:
@@ -45,6 +51,29 @@ async def in_slices(work: Generator[Any, None, T]) -> T:
         if time.monotonic() > until:
             await asyncio.sleep(0)
             until = time.monotonic() + SLICE
+
+
+def of_one_log(read: Read) -> Read:
+    """A read that takes a while, of a session or an open one. Raises Rewritten where that was rewritten meanwhile.
+
+    Its ordinals then name entries of both, or none.
+    """
+
+    @wraps(read)
+    async def checked(of: Session | LiveSession, *args: Any, **more: Any) -> Any:
+        session = of if isinstance(of, Session) else of.session
+        index = session.index
+        try:
+            result = await read(of, *args, **more)
+        except (IndexError, KeyError):
+            if session.index is index:
+                raise
+        else:
+            if session.index is index:
+                return result
+        raise Rewritten("the file was rewritten while it was read", path=session.path)
+
+    return checked  # pyright: ignore[reportReturnType]  # the same parameters, by other names
 
 
 def stamp_of(session: Session) -> tuple[Any, ...]:
@@ -87,6 +116,7 @@ async def layout(live: LiveSession, mode: FilterMode, words: Sequence[str]) -> r
     return made
 
 
+@of_one_log
 async def tree_window(
     live: LiveSession, params: t.SessionTreeParams, relatives: Sequence[Session] = (), text: int = 4 << 20
 ) -> t.TreeResult:
@@ -125,7 +155,7 @@ async def tree_window(
         size = 0
         if union is None:
             needed = rows.bodies(index, view, at_row, count)
-            size = body_size(index, needed)
+            size = cost(session, needed)
             read = await off_loop(size, session.fetch, needed)
         part = partial(rows.window, index, view, read, at_row, count, text_limit=limit, words=words)
         result["rows"] += await off_loop(size, part)
@@ -146,6 +176,7 @@ def _name_relatives(shown: list[Row], view: rows.View, start: int, union: Union,
             row["sessionId"] = relatives[member - 1].wire_id
 
 
+@of_one_log
 async def leaves(session: Session) -> t.LeavesResult:
     while True:
         items = await in_slices(_leaves(session))
@@ -219,24 +250,30 @@ def labels(session: Session) -> t.LabelsResult:
             {
                 "entryId": index.ids[i],
                 "label": one_line(label.text, rows.NAME_LIMIT),
-                "timestamp": index.time.iso(label.by),
+                "timestamp": label.at or index.time.iso(label.by),
             }
             for i, label in found
         ]
     }
 
 
+@of_one_log
 async def entries(session: Session, params: t.SessionEntriesParams) -> t.EntriesResult:
     """Entries asked for, each once, in that order; what does not fit into the budget is cut, never left out."""
     missing: list[str] = []
     chosen: list[int] = []
     if params.ids is not None:
+        inside: dict[str, Entry] = {}  # events that stand in a row of several
         for name in dict.fromkeys(params.ids):
             i = session.index.ordinal.get(name)
-            if i is None:
-                missing.append(name)
-            else:
+            if i is not None:
                 chosen.append(i)
+            elif (event := session.inside(name)) is not None:
+                inside[name] = event
+            else:
+                missing.append(name)
+        if inside:
+            return _with_rows(session, params.ids, inside, missing, params.max_bytes or ENTRIES_BUDGET)
     elif params.around is not None:
         before = BEFORE if params.before is None else min(params.before, 200)
         after = AFTER if params.after is None else min(params.after, 200)
@@ -247,7 +284,21 @@ async def entries(session: Session, params: t.SessionEntriesParams) -> t.Entries
             raise CursorExpired("the changes since then are not kept any more; open the session anew")
         chosen = [session.find(ref["id"]) for change in changes for ref in change["entries"]]
     budget = params.max_bytes or ENTRIES_BUDGET
-    shown = await off_loop(body_size(session.index, chosen), cut_to, session, chosen, budget)
+    shown = await off_loop(cost(session, chosen), cut_to, session, chosen, budget)
+    return {"entries": shown, "missing": missing}
+
+
+def _with_rows(
+    session: Session, ids: Sequence[str], inside: dict[str, Entry], missing: list[str], budget: int
+) -> t.EntriesResult:
+    """Entries and events inside rows, in the order in which they were asked for."""
+    shown: list[Entry] = []
+    for name in dict.fromkeys(ids):
+        if name not in missing:
+            entry = inside.get(name) or session.stored(session.find(name))
+            fit, size = fitted(entry, len(orjson.dumps(entry)), budget)
+            budget = max(budget - size, 0)
+            shown.append(fit)
     return {"entries": shown, "missing": missing}
 
 
@@ -255,7 +306,7 @@ def cut_to(session: Session, chosen: Sequence[int], budget: int) -> list[Entry]:
     """The bodies of entries, cut where together they take more than `budget` bytes."""
     shown: list[Entry] = []
     for i in chosen:
-        entry, size = fitted(session.entry(i), session.index.length[i], budget)
+        entry, size = fitted(session.stored(i), session.index.length[i], budget)
         budget = max(budget - size, 0)
         shown.append(entry)
     return shown
@@ -312,29 +363,102 @@ def fitted(entry: Entry, size: int, budget: int) -> tuple[Entry, int]:
     return copy, total
 
 
+@of_one_log
+async def context(live: LiveSession, i: int, format_: ContextFormat) -> t.ContextResult:
+    """What a model would see at `i`; in the form of a provider a request that it takes, whatever the path ends in.
+
+    A recorded turn that ends nowhere and that nobody runs is shown with the results that `session/resume` would write.
+    """
+    session = live.session
+    if session.header.format == "dsh":
+        return await _surface(session, i, format_, running=live.running() is not None)
+    path = tree.path(session.index, i)
+    turn = cut_off(live, i)
+
+    def build() -> t.ContextResult:
+        made = build_context(context_path(session, path), omp=session.header.format == "omp")
+        if turn is not None:
+            for call in turns.unanswered(turn, session.index, session.fetch(turn.exchange)):
+                made["messages"].append(turns.result(call))
+                made["sources"].append([])
+        return _for_provider(made, format_)
+
+    return await set_aside(body_size(session.index, path), build)
+
+
+def _for_provider(made: Context, format_: ContextFormat) -> t.ContextResult:
+    aside.go_on()
+    if format_ == "agent":
+        return {**made}
+    request = (providers.openai if format_ == "openai" else providers.anthropic)(made["messages"], made["sources"])
+    result: t.ContextResult = {**made, "messages": request.messages, "sources": request.sources}
+    return {**result, "system": request.system} if request.system else result
+
+
+async def _surface(session: Session, i: int, format_: ContextFormat, *, running: bool) -> t.ContextResult:
+    index = session.index
+
+    def build() -> t.ContextResult:
+        made = surface.context_of(index, session.stored, i, ours=format_ != "agent", running=running)
+        return _for_provider(made, format_)
+
+    return await set_aside(cost(session, surface.shown_at(index, i)), build)
+
+
+def cut_off(live: LiveSession, i: int) -> turns.Turn | None:
+    """The recorded turn that a path to `i` shows closed although the log does not: it ends here, and nobody runs it."""
+    session = live.session
+    if i != session.leaf or live.running() is not None:
+        return None
+    found = session.recorded_turn()
+    if found is None:
+        return None
+    return turns.spans(session.index, session.path_from(found.start))[0]
+
+
 def for_context(session: Session, path: Sequence[int]) -> list[int]:
     """The entries of a path whose bodies its context depends on: of a long one, what the last compaction kept.
 
-    Above that only settings count: models, levels, modes, rules, and the last answer's model.
+    Above that only settings count: models, levels, modes, rules, and the model of the last answer that names it.
     """
     index = session.index
-    types = [index.type_of(i) for i in path]
-    start = next((k for k in range(len(path) - 1, -1, -1) if types[k] in {"compaction", "reset_boundary"}), 0)
-    if path and types[start] == "compaction":
+    settings, said = turns.codes_of(index, SETTINGS), turns.codes_of(index, SPEAKING | SETTINGS)
+    start = _first_shown(session, path)
+    return [i for i in path[:start] if index.shape[i] in settings] + [i for i in path[start:] if index.shape[i] in said]
+
+
+def _first_shown(session: Session, path: Sequence[int]) -> int:
+    """The place on a path above which nothing is in its context."""
+    index = session.index
+    cuts = turns.codes_of(index, frozenset({"compaction", "reset_boundary"}))
+    start = next((k for k in range(len(path) - 1, -1, -1) if index.shape[path[k]] in cuts), 0)
+    if path and index.type_of(path[start]) == "compaction":
         kept = index.ordinal.get(str(session.entry(path[start]).get("firstKeptEntryId")), NONE)
-        start = path.index(kept) if kept in path[:start] else start
-    answer = next((k for k in range(start - 1, -1, -1) if index.shape_of(path[k]).role == "assistant"), NONE)
-    return [i for k, i in enumerate(path) if k >= start or k == answer or types[k] != "message"]
+        start = next((k for k in range(start) if path[k] == kept), start)
+    return start
 
 
-def context_path(session: Session, path: Sequence[int], needed: Sequence[int]) -> list[Entry]:
+def context_path(session: Session, path: Sequence[int]) -> list[Entry]:
     """The entries of a path, with nothing but type and id where the body cannot matter to the context."""
-    index, wanted = session.index, set(needed)
-    return [session.entry(i) if i in wanted else {"type": index.type_of(i), "id": index.ids[i]} for i in path]
+    index, needed = session.index, for_context(session, path)
+    wanted, read = set(needed), session.fetch(needed)
+    found: list[Entry] = [read(i) if i in wanted else {"type": index.type_of(i), "id": index.ids[i]} for i in path]
+    answers = {code for code, shape in enumerate(index.shapes.items) if shape.role == "assistant"}
+    for k in range(len(path) - 1, -1, -1):
+        if index.shape[path[k]] in answers:
+            found[k] = read(path[k])
+            if names_model(found[k]):
+                break
+    return found
 
 
 def body_size(index: Index, chosen: Sequence[int]) -> int:
     return sum(index.length[i] for i in chosen)
+
+
+def cost(session: Session, chosen: Sequence[int]) -> int:
+    """The same, and more than the event loop may be kept for where bodies must be decompressed first."""
+    return max(body_size(session.index, chosen), THREADED if session.packed else 0)
 
 
 async def off_loop(size: int, function: Callable[..., T], *args: Any) -> T:
@@ -344,9 +468,42 @@ async def off_loop(size: int, function: Callable[..., T], *args: Any) -> T:
     return await asyncio.to_thread(function, *args)
 
 
+async def set_aside(size: int, function: Callable[..., T], *args: Any) -> T:
+    """The same for a read of much at once, by which writes must not be held up; what it gives may be encoded already.
+
+    It is given up when the caller is cancelled.
+    """
+    if size < THREADED:
+        return function(*args)
+    gone = Event()
+
+    def work() -> T:
+        aside.unwanted.set(gone.is_set)
+        with aside.uncollected():
+            aside.go_on()
+            result = function(*args)
+            return cast("T", packed(cast("dict[str, Any]", result)) if isinstance(result, dict) else result)
+
+    pool = aside.short if size < aside.LONG else aside.long
+    try:
+        return await asyncio.get_running_loop().run_in_executor(pool, contextvars.copy_context().run, work)
+    except asyncio.CancelledError:
+        gone.set()
+        raise
+
+
+def packed(result: dict[str, Any]) -> dict[str, Any]:
+    """An answer whose long parts are encoded already."""
+    makers: dict[type, Callable[[Any], Any]] = {list: aside.packed, str: lambda text: aside.packed_text([text])}
+    return {name: makers[type(value)](value) if type(value) in makers else value for name, value in result.items()}
+
+
 def thinking_and_mode(session: Session) -> tuple[str, str]:
     """Thinking level and mode in force at the leaf."""
     index = session.index
+    if session.header.format == "dsh":
+        config = as_dict(surface.header_at(index, session.stored, session.leaf).get("config"))
+        return as_str(config.get("reasoningEffort")) or "off", "none"
     wanted = {"thinking_level_change": "thinkingLevel", "mode_change": "mode"}
     codes: dict[int, str] = {code: shape.type for code, shape in enumerate(index.shapes.items) if shape.type in wanted}
     found: dict[str, str] = {}
@@ -358,3 +515,111 @@ def thinking_and_mode(session: Session) -> tuple[str, str]:
             codes = {code: other for code, other in codes.items() if other != type_}
         i = index.parent[i]
     return found.get("thinking_level_change") or "off", found.get("mode_change") or "none"
+
+
+@of_one_log
+async def request(session: Session, i: int, turn: int, step: int) -> t.RequestResult:
+    """The model request of a recorded step, from the nearest one of these numbers at or above `i`.
+
+    Raises NotRecorded where the path has no such step, or no header before it.
+    """
+    if session.header.format == "dsh":
+        found = await set_aside(session.index.size, surface.request_of, session.index, session.stored, i, turn, step)
+        header = cast("t.RequestHeader", found.header)
+        return {"header": header, "messages": found.messages, "sources": found.sources}
+    path = tree.path(session.index, i)
+    return await set_aside(body_size(session.index, path), rebuilt, session, path, turn, step)
+
+
+def rebuilt(session: Session, path: Sequence[int], turn: int, step: int) -> t.RequestResult:
+    index = session.index
+    place = _step_on(session, path, turn, step)
+    headers = turns.codes_of(index, frozenset({"request_header"}))
+    header = next((k for k in range(place, -1, -1) if index.shape[path[k]] in headers), NONE)
+    if header == NONE:
+        raise NotRecorded(f"no request header was recorded before step {step} of turn {turn}", turn=turn, step=step)
+    envelope = session.entry(path[header]).get("header")
+    if not isinstance(envelope, dict):
+        raise NotRecorded(f"the request header of step {step} of turn {turn} is damaged", turn=turn, step=step)
+    above = path[: place + 1]
+    made = build_context(context_path(session, above))
+    return {"header": cast("t.RequestHeader", envelope), "messages": made["messages"], "sources": made["sources"]}
+
+
+def _step_on(session: Session, path: Sequence[int], turn: int, step: int) -> int:
+    """Where on a path a step began, the last one of these numbers. Raises NotRecorded."""
+    index = session.index
+    marks = turns.codes_of(index, frozenset({"step_start"}))
+    places = [k for k in range(len(path) - 1, -1, -1) if index.shape[path[k]] in marks]
+    for n in range(0, len(places), ROWS_AT_ONCE):
+        some = places[n : n + ROWS_AT_ONCE]
+        read = session.fetch(path[k] for k in some)
+        for k in some:
+            entry = read(path[k])
+            if turns.number_of(entry, "turn") == turn and turns.number_of(entry, "step") == step:
+                return k
+    text = f"step {step} of turn {turn} is not recorded on this path"
+    raise NotRecorded(text, turn=turn, step=step)
+
+
+@of_one_log
+async def turn_list(live: LiveSession, i: int) -> t.TurnsResult:
+    """The turns of the path to `i`, oldest first."""
+    session = live.session
+    index = session.index
+    path = tree.path(index, i)
+    found = turns.spans(index, path)
+    starts = [turn.start for turn in found if turn.recorded]
+    await off_loop(len(path) * BUSY, turns.give_numbers, found, session.fetch(starts))
+    shown: list[t.TurnItem] = []
+    for n in range(0, len(found), ROWS_AT_ONCE):
+        some = found[n : n + ROWS_AT_ONCE]
+        size = sum(body_size(index, [*turns.bodies(turn, index), turn.start]) for turn in some)
+        shown += await off_loop(size, _turn_items, session, some, found[-1])
+        await asyncio.sleep(0)
+    if found and cut_off(live, i) is not None:
+        shown[-1]["reason"] = {"kind": "interrupted"}
+    return {"turns": shown, "derived": not starts}
+
+
+def _turn_items(session: Session, some: Sequence[turns.Turn], last: turns.Turn) -> list[t.TurnItem]:
+    index = session.index
+    prompts = [turn.prompt for turn in some if turn.prompt != NONE]
+    read = session.fetch([*prompts, *(i for turn in some for i in turns.bodies(turn, index))])
+    items: list[t.TurnItem] = []
+    for turn in some:
+        turns.settle(turn, index, read, last=turn is last)
+        ended = index.id_of(turn.end)
+        items.append({
+            "turn": turn.number, "startId": index.ids[turn.start], "endId": ended, "boundary": ended,
+            "reason": _reason(turn, read), "steps": turn.steps,
+            "text": "" if turn.prompt == NONE else row_text(read(turn.prompt), rows.TEXT_LIMIT),
+        })  # fmt: skip
+    return items
+
+
+def _reason(turn: turns.Turn, read: Callable[[int], Entry]) -> dict[str, Any] | None:
+    """Why a turn ended, as it is stored where it is."""
+    stored = as_dict(read(turn.end).get("reason")) if turn.recorded and turn.end != NONE else {}
+    return None if turn.kind is None else {**stored, "kind": turn.kind}
+
+
+@of_one_log
+async def document(live: LiveSession, i: int, format_: str, limit: int) -> t.TranscriptResult:
+    """The path to `i` as a document that fits into a message of `limit` bytes."""
+    session = live.session
+    path = tree.path(session.index, i)
+    size = body_size(session.index, path) * (BUSY if format_ == "html" else 1)
+    made_up = cut_off(live, i) is not None
+
+    def work() -> t.TranscriptResult:
+        parts = transcript.parts(session, path, format_, limit, cut_off=made_up)
+        return {"text": "".join(parts) if size < THREADED else aside.packed_text(parts)}
+
+    return await set_aside(size, work)
+
+
+@of_one_log
+async def sums(session: Session) -> t.StatsResult:
+    """What a session took."""
+    return await set_aside(session.index.size, stats.sums, session)

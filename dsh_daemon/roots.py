@@ -50,7 +50,7 @@ def discover(native: str, env: Mapping[str, str] | None = None, configured: Iter
         roots += [_named(item, env, "DSHD_ROOTS") for item in named.split(os.pathsep) if item.strip()]
     else:
         roots += [_named(item, env, "config") for item in configured]
-        roots += _of_agents(env)
+        roots += of_agents(env)
     seen: set[str] = set()
     return [root for root in roots if not ((real := os.path.realpath(root.path)) in seen or seen.add(real))]
 
@@ -63,7 +63,8 @@ def expand(path: str, env: Mapping[str, str]) -> str:
     return os.path.expanduser(path)
 
 
-def _of_agents(env: Mapping[str, str]) -> list[Root]:
+def of_agents(env: Mapping[str, str]) -> list[Root]:
+    """Where the agents keep their sessions by themselves, and where their variables and settings say."""
     home = _home(env)
     roots: list[Root] = []
 

@@ -12,20 +12,20 @@ import time
 from collections import Counter
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from . import changing, reading, tree
+from . import changing, driving, elsewhere, forks, launching, reading, tree
 from .background import Background, count
 from .branches import branch
 from .catalog import Catalog, Stamp
-from .context import build_context
 from .cwd import Places
 from .doctor import examine
 from .errors import AlreadyExists, Busy, Fault, InvalidReference, NotSupportedByFormat, SessionGone, SessionNotFound
 from .guards import nobody_holds
+from .holders import Watch
 from .items import IN_MEMORY
 from .listing import Filters
 from .live import Client, LiveSession
@@ -37,7 +37,7 @@ from .roots import discover
 from .session import GENERATOR, Rewritten, Session, dumps, now
 from .state import State
 from .store import Store
-from .types import Change, MethodCause, SessionInfo, SessionState
+from .types import Change, Live, MethodCause, SessionInfo, SessionState
 
 if TYPE_CHECKING:
     from .config import Settings
@@ -46,10 +46,12 @@ if TYPE_CHECKING:
 
 IDLE_SESSION = 120.0  # seconds that a session without followers stays open
 SNAPSHOT_AFTER = 4 << 20  # bytes that opening had to scan, above which the index is kept for the next time
+IN_USE = 10.0  # seconds for which whoever asked for a session may still be at it
 OPEN_SESSIONS = 64  # sessions without followers that stay open at most
 BYTES_OF_TEXT = 16  # of a message, for each code point of its rows: at most 6 are needed for one
-SERVED = ("native", "pi", "omp")
+SERVED = ("native", "pi", "omp", "dsh")
 
+LEFT_AT_ONCE = 16  # sessions that an agent which hung up is taken from at a time
 THREADS = 32
 LOOKS = 6  # how often a read looks again while another program rewrites the file
 WRITES_END = 10.0  # seconds that writes under way get when the daemon stops
@@ -63,10 +65,7 @@ def whole(handler: Handler) -> Handler:
 
     @wraps(handler)
     async def shielded(service: Service, client: Client, params: Any) -> Any:
-        task = asyncio.create_task(handler(service, client, params))
-        service.writing.add(task)
-        task.add_done_callback(service.writing.discard)
-        return await asyncio.shield(task)
+        return await asyncio.shield(service.finish(handler(service, client, params)))
 
     return shielded  # pyright: ignore[reportReturnType]  # the same parameters, by another name
 
@@ -127,7 +126,10 @@ class Service:
         await self.background.start()
 
     async def close(self) -> None:
-        """Stop following files, wait for writes under way, close what is open."""
+        """Let agents go, stop following files, wait for writes under way, close what is open."""
+        for live in list(self.live.values()):
+            if live.agent is not None:
+                self.finish(driving.left(live, live.agent.client))
         if self.writing:
             await asyncio.wait(self.writing, timeout=WRITES_END)
         await self.background.stop()
@@ -162,8 +164,32 @@ class Service:
     def disconnected(self, client: Client) -> None:
         """Forget everything of a connection that ended."""
         self.background.subscribers.pop(client, None)
+        driven: list[LiveSession] = []
         for live in self.live.values():
             live.followers.pop(client, None)
+            if live.agent is not None and live.agent.client is client:
+                driven.append(live)
+        if driven:
+            self.finish(self._let_go(client, driven))
+
+    async def _let_go(self, client: Client, driven: list[LiveSession]) -> None:
+        """End what an agent that left was doing, in a few sessions at a time: others have the event loop in between."""
+        for k in range(0, len(driven), LEFT_AT_ONCE):
+            await asyncio.wait([self.finish(driving.left(live, client)) for live in driven[k : k + LEFT_AT_ONCE]])
+
+    def wake(self, client: Client | None = None) -> None:
+        """End what only waits: the claims of a client that leaves, or all of them for good when the daemon stops."""
+        for live in self.live.values():
+            if client is None or (live.agent is not None and live.agent.client is client):
+                live.inbox.closed = live.inbox.closed or client is None
+                live.inbox.wake()
+
+    def finish(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Run a write to its end, whoever leaves; the daemon waits for it."""
+        task = asyncio.create_task(work)
+        self.writing.add(task)
+        task.add_done_callback(self.writing.discard)
+        return task
 
     # Open sessions
 
@@ -217,7 +243,7 @@ class Service:
             raise SessionGone(f"the file of this session was replaced: {path}", path=path, reason="replaced")
         session.wire_id = session_id or (item.id if item is not None else session.header.session_id)
         durable = self.settings.durability == "fsync"
-        live = LiveSession(path, session, self.publish, self.gone, durable=durable)
+        live = self._live(path, session, durable=durable)
         live.layouts |= layouts
         self.live[path] = live
         if session.scanned > SNAPSHOT_AFTER:
@@ -226,9 +252,16 @@ class Service:
         self._close_idle()
         return live
 
+    def _live(self, key: str, session: Session, *, durable: bool) -> LiveSession:
+        return LiveSession(key, session, self.publish, self.gone, self.noticed, self.notification, durable=durable)
+
     def _load(self, path: str) -> tuple[Session, dict[Any, Any]]:
         """Open a file, by its index snapshot and what was added since, where there is one; its first layout."""
         session = Session.open(path, self._usable(path, self.catalog.snapshot(path)), scanner=self.scanner)
+        if session.header.format == "dsh":
+            with suppress(Fault):  # our own state may be locked; the log can be read all the same
+                session.keep_labels(self.state.labels(path))
+            return session, reading.first_layout(session)
         memory = self.state.leaf(path)
         if memory is not None:
             index = session.index
@@ -252,12 +285,12 @@ class Service:
 
     def _close_idle(self) -> None:
         idle = [
-            (live.used, key) for key, live in self.live.items() if not live.followers and live.session.path is not None
+            (live.used, key) for key, live in self.live.items() if not live.needed and live.session.path is not None
         ]
         idle.sort()
-        old = time.monotonic() - IDLE_SESSION
+        present = time.monotonic()
         for n, (used, key) in enumerate(idle):
-            if used > old and len(idle) - n <= OPEN_SESSIONS:
+            if present - used < (IDLE_SESSION if len(idle) - n <= OPEN_SESSIONS else IN_USE):
                 break
             live = self.live[key]
             if not live.lock.locked() and not live.commits.busy:
@@ -270,14 +303,16 @@ class Service:
         path = live.key
         if self.live.pop(path, None) is live:
             self.was_at[live.id] = path
+            self.store.facts.drivers.pop(path, None)
             await self.background.refresh([path, os.path.dirname(path)])
             moved = self._moved_to(live) if reason == "deleted" else None
             params: dict[str, Any] = {"sessionId": live.id, "reason": "moved" if moved else reason}
             if moved:
                 params["path"] = moved
-            for client in list(live.followers):
-                client.push("session/closed", params)
+            live.tell("session/closed", params)
             live.followers.clear()
+            live.agent = None
+            live.inbox.wake()
             session.journal.close()
         return SessionGone(f"the file of this session was {reason}: {path}", path=path, reason=reason)
 
@@ -296,6 +331,15 @@ class Service:
             message = self.notification("session/changed", change)
             for client in list(live.followers):
                 client.push("session/changed", message, live.id)
+        self.noticed(live)
+
+    def noticed(self, live: LiveSession) -> None:
+        """Let the lists show who drives a session, and what it is like now."""
+        drivers = self.store.facts.drivers
+        if live.agent is None:
+            drivers.pop(live.key, None)
+        else:
+            drivers[live.key] = live.agent.live(running=live.running() is not None)
         self.background.touched(live)
 
     async def off_loop(self, function: Any, *args: Any) -> Any:
@@ -338,7 +382,8 @@ class Service:
         }
         header["generator"] = GENERATOR
         if params.parent_session_id is not None:
-            header["parentSession"] = await self.path_of(params.parent_session_id)
+            parent = await self.path_of(params.parent_session_id)
+            header["parentSession"] = params.parent_session_id if parent.startswith(IN_MEMORY) else parent
         if params.title is not None and (title := " ".join(params.title.split())):
             header["title"] = title
         async with self.making:
@@ -349,13 +394,16 @@ class Service:
                 await self.off_loop(publish, path, dumps(header) + b"\n")
                 await self.background.refresh([path])
             elif new:
-                key = IN_MEMORY + session_id
-                session = Session.in_memory(header)
-                live = self.live[key] = LiveSession(key, session, self.publish, self.gone, durable=False)
-                await self.info(live)
+                await self.info(self.take_in(Session.in_memory(header)))
         if not new:
             return await self._created_before(session_id, header, in_file=params.persist)
         return await self.session_state(await self.opened(session_id))
+
+    def take_in(self, session: Session) -> LiveSession:
+        """Keep a new session that is in no file."""
+        key = IN_MEMORY + session.wire_id
+        live = self.live[key] = self._live(key, session, durable=False)
+        return live
 
     async def _created_before(self, session_id: str, header: dict[str, Any], *, in_file: bool) -> SessionState:
         """State of a session that the same request made already. Raises AlreadyExists for any other one."""
@@ -376,6 +424,17 @@ class Service:
     @whole
     async def session_rename(self, client: Client, params: t.SessionRenameParams) -> t.RenameResult:
         live = await self.opened(params.session_id)
+        if elsewhere.keeps_nothing(live.session):
+            cause = self.cause(client, "session/rename")
+            named = None
+            if params.title and live.agent is not None and live.agent.client is client:
+                named = await driving.rename(live, client, params.title, cause)
+            # A title of our own would hide the one that is in the log now.
+            title = params.title if named is None else None
+            result, delta = await elsewhere.rename(live, self.state, self.store, title, cause)
+            if delta is not None:
+                self.background.collect(delta)
+            return result if named is None else {**result, "stored": "log"}
         return await changing.rename(live, params.title, self.cause(client, "session/rename"))
 
     @whole
@@ -403,11 +462,12 @@ class Service:
 
     @whole
     async def session_delete(self, client: Client, params: t.SessionDeleteParams) -> t.DeleteResult:
-        del client
         if (done := self.trashed.get(params.session_id)) is not None and not self.store.knows(params.session_id):
             return {"trashPath": done or None}
         key = await self.path_of(params.session_id)
         live = self.live.get(key)
+        if live is not None and live.agent is not None and live.agent.client is not client:
+            raise driving.driven_by(live.agent)
         async with live.lock if live is not None else nullcontext():
             target = await self._trash(params.session_id, key)
             if live is not None:
@@ -456,8 +516,9 @@ class Service:
         session = live.session
         state = await self.session_state(live)
         result: t.OpenResult = {**state, "diagnostics": session.diagnostics()}
-        if params.subscribe:
+        if params.subscribe and client not in live.followers:
             live.followers[client] = None
+            driving.brief(live, client)
         if params.since is not None:
             changes = session.since(params.since.epoch, params.since.revision)
             if changes is not None:
@@ -490,11 +551,15 @@ class Service:
         await self.background.wait_for_walk()
         family = self.store.family(self.store.get(params.session_id))
         relatives: list[Session] = []
-        for member in family["sessions"]:
-            if member["sessionId"] != live.id:
-                with suppress(Fault):  # one that cannot be read hides none of the others
-                    relatives.append((await self.opened(member["sessionId"])).session)
-        return await reading.tree_window(live, params, relatives, text)
+        with ExitStack() as opened:
+            opened.enter_context(live.kept_open())
+            for member in family["sessions"]:
+                if member["sessionId"] != live.id:
+                    with suppress(Fault):  # one that cannot be read hides none of the others
+                        relative = await self.opened(member["sessionId"])
+                        opened.enter_context(relative.kept_open())
+                        relatives.append(relative.session)
+            return await reading.tree_window(live, params, relatives, text)
 
     @steady
     async def session_leaves(self, client: Client, params: t.SessionLeavesParams) -> t.LeavesResult:
@@ -522,14 +587,33 @@ class Service:
     @steady
     async def session_context(self, client: Client, params: t.SessionContextParams) -> t.ContextResult:
         del client
+        live = await self.opened(params.session_id)
+        return await reading.context(live, self.entry_or_leaf(live.session, params), params.format)
+
+    @steady
+    async def session_request(self, client: Client, params: t.SessionRequestParams) -> t.RequestResult:
+        del client
         session = (await self.opened(params.session_id)).session
-        path = tree.path(session.index, self.entry_or_leaf(session, params))
-        needed = reading.for_context(session, path)
+        return await reading.request(session, self.entry_or_leaf(session, params), params.turn, params.step)
 
-        def build() -> Any:
-            return build_context(reading.context_path(session, path, needed), omp=session.header.format == "omp")
+    @steady
+    async def session_turns(self, client: Client, params: t.SessionTurnsParams) -> t.TurnsResult:
+        del client
+        live = await self.opened(params.session_id)
+        return await reading.turn_list(live, self.entry_or_leaf(live.session, params))
 
-        return await reading.off_loop(reading.body_size(session.index, needed), build)
+    @steady
+    async def session_transcript(self, client: Client, params: t.SessionTranscriptParams) -> t.TranscriptResult:
+        del client
+        live = await self.opened(params.session_id)
+        limit = self.settings.limits.max_message_bytes
+        return await reading.document(live, self.entry_or_leaf(live.session, params), params.format, limit)
+
+    @steady
+    async def session_stats(self, client: Client, params: t.SessionStatsParams) -> t.StatsResult:
+        del client
+        session = (await self.opened(params.session_id)).session
+        return await reading.sums(session)
 
     async def session_labels(self, client: Client, params: t.SessionLabelsParams) -> t.LabelsResult:
         del client
@@ -544,21 +628,34 @@ class Service:
     @whole
     async def session_append(self, client: Client, params: t.SessionAppendParams) -> t.AppendResult:
         live = await self.opened(params.session_id)
-        return await changing.append(live, params, self.cause(client, "session/append"))
+        cause = self.cause(client, "session/append")
+        if live.session.header.format == "dsh":
+            return await driving.append(live, client, params, cause)
+        return await changing.append(live, client, params, cause)
 
     @whole
     async def session_move_leaf(self, client: Client, params: t.SessionMoveLeafParams) -> t.MoveLeafResult:
         live = await self.opened(params.session_id)
+        if elsewhere.keeps_nothing(live.session):
+            target = live.session.find(params.entry_id)
+            if target != live.session.leaf or params.summary is not None:
+                elsewhere.refuse_move(live.session, target)
         return await changing.move_leaf(live, self.state, params, self.cause(client, "session/moveLeaf"))
 
     @whole
     async def session_navigate(self, client: Client, params: t.SessionNavigateParams) -> t.NavigateResult:
         live = await self.opened(params.session_id)
+        if elsewhere.keeps_nothing(live.session):
+            plan = changing.plan_of(live.session, params)
+            if plan.outcome != "unchanged" or params.label is not None:
+                elsewhere.refuse_move(live.session, live.session.find(params.target_id))
         return await changing.navigate(live, self.state, params, self.cause(client, "session/navigate"))
 
     @whole
     async def session_label(self, client: Client, params: t.SessionLabelParams) -> t.LabelResult:
         live = await self.opened(params.session_id)
+        if elsewhere.keeps_nothing(live.session):
+            return await elsewhere.label(live, self.state, params, self.cause(client, "session/label"))
 
         def expect() -> None:
             if "expected_leaf_id" in params.model_fields_set:
@@ -570,6 +667,82 @@ class Service:
     async def session_branch(self, client: Client, params: t.SessionBranchParams) -> t.BranchResult:
         live = await self.opened(params.session_id)
         return await branch(self, live, params, self.cause(client, "session/branch"))
+
+    @whole
+    async def session_fork(self, client: Client, params: t.SessionForkParams) -> t.ForkResult:
+        del client
+        return await forks.fork(self, await self.opened(params.session_id), params)
+
+    @whole
+    async def session_launch(self, client: Client, params: t.SessionLaunchParams) -> t.LaunchResult:
+        return await launching.launch(self, params, self.cause(client, "session/launch"))
+
+    # Driving
+
+    @whole
+    async def session_resume(self, client: Client, params: t.SessionResumeParams) -> t.ResumeResult:
+        live = await self.opened(params.session_id)
+        cause = self.cause(client, "session/resume")
+        holder = await self.off_loop(self.dsh_at, live) if live.session.header.format == "dsh" else None
+        repaired = await driving.resume(live, client, cause, takeover=params.takeover, holder=holder)
+        return {**await self.session_state(live), "repaired": repaired}
+
+    def dsh_at(self, live: LiveSession) -> Live | None:
+        """A dsh process that may have a session in its memory: it would corrupt the log if both of us wrote."""
+        item = self.store.at(live.key)
+        return None if item is None else item.holder(self.store.facts._replace(watch=Watch()))  # as it is right now
+
+    @whole
+    async def session_release(self, client: Client, params: t.SessionReleaseParams) -> t.Nothing:
+        if (live := await self.driven(params.session_id)) is not None:
+            await driving.leave(live, client, self.cause(client, "session/release"))
+        return {}
+
+    async def session_abort(self, client: Client, params: t.SessionAbortParams) -> t.AbortResult:
+        del client
+        return driving.abort(await self.driven(params.session_id))
+
+    @whole
+    async def turn_start(self, client: Client, params: t.TurnStartParams) -> t.TurnStartResult:
+        live = await self.opened(params.session_id)
+        return await driving.start_turn(live, client, params, self.cause(client, "turn/start"))
+
+    @whole
+    async def turn_end(self, client: Client, params: t.TurnEndParams) -> t.EndResult:
+        live = await self.opened(params.session_id)
+        return await driving.end_turn(live, client, params, self.cause(client, "turn/end"))
+
+    @whole
+    async def step_start(self, client: Client, params: t.StepStartParams) -> t.StepStartResult:
+        live = await self.opened(params.session_id)
+        return await driving.start_step(live, client, params, self.cause(client, "step/start"))
+
+    @whole
+    async def step_end(self, client: Client, params: t.StepEndParams) -> t.EndResult:
+        live = await self.opened(params.session_id)
+        return await driving.end_step(live, client, params, self.cause(client, "step/end"))
+
+    async def agent_send(self, client: Client, params: t.AgentSendParams) -> t.AgentSendResult:
+        return driving.send(await self.driven(params.session_id), client, params)
+
+    async def agent_claim(self, client: Client, params: t.AgentClaimParams) -> t.AgentClaimResult:
+        return await driving.claim(await self.driven(params.session_id), client, params)
+
+    def agent_delta(self, client: Client, params: t.AgentDeltaParams) -> None:
+        driving.pass_on(self.driven_now(params.session_id), client, "agent/delta", params)
+
+    def agent_status(self, client: Client, params: t.AgentStatusParams) -> None:
+        driving.pass_on(self.driven_now(params.session_id), client, "agent/status", params)
+
+    async def driven(self, session_id: str) -> LiveSession | None:
+        """The open session of an id, where an agent drives it. Raises what names of sessions raise."""
+        live = self.live.get(await self.path_of(session_id))
+        return live if live is not None and live.agent is not None else None
+
+    def driven_now(self, session_id: str) -> LiveSession | None:
+        """The same without waiting, of a session that is known."""
+        found = (live for live in self.live.values() if live.agent is not None and live.id == session_id)
+        return next(found, None)
 
     @staticmethod
     def cause(client: Client, method: str) -> MethodCause:
@@ -588,8 +761,9 @@ class Service:
             "epoch": session.epoch,
             "revision": session.revision,
             "leafId": session.leaf_id,
-            "openTurn": None,
-            "nextTurn": 1,
+            "lastEntryId": session.index.id_of(len(session.index) - 1),
+            "openTurn": session.open_turn(),
+            "nextTurn": session.next_turn(),
             "thinkingLevel": thinking,
             "mode": mode,
         }
@@ -603,8 +777,11 @@ class Service:
         return self.store.info(item)
 
     async def file_info(self, path: str) -> SessionInfo:
-        """What lists show of a file that was just made."""
-        counts = await self.off_loop(count, path)
+        """What lists show of a file that was just made; the counts of a big one come when it is scanned in its turn."""
+        counts = None
+        with suppress(OSError):
+            if os.stat(path).st_size <= SNAPSHOT_AFTER:
+                counts = await self.off_loop(count, path)
         await self.background.refresh([path])
         item = self.store.at(path)
         if item is not None and counts is not None:

@@ -26,6 +26,15 @@ CREATE TABLE leaf (
     history BLOB NOT NULL
 ) WITHOUT ROWID;
 """
+_LATER = """
+CREATE TABLE IF NOT EXISTS label (
+    path TEXT NOT NULL,
+    entry TEXT NOT NULL,
+    label TEXT NOT NULL,
+    at TEXT NOT NULL,
+    PRIMARY KEY (path, entry)
+) WITHOUT ROWID;
+"""
 
 
 class LeafMemory(NamedTuple):
@@ -55,7 +64,7 @@ class State:
     """
 
     def __init__(self, path: str | None) -> None:
-        self._db = Database(path, schema=_SCHEMA, version=VERSION, durable=True)
+        self._db = Database(path, schema=_SCHEMA, version=VERSION, durable=True, later=_LATER)
 
     @property
     def problem(self) -> str | None:
@@ -116,6 +125,17 @@ class State:
         """Name a session whose log cannot hold a name."""
         self._set(path, "title", title)
 
+    def labels(self, path: str) -> dict[str, tuple[str, str]]:
+        """Labels of a session whose log cannot hold them: entry id -> label and when it was given."""
+        rows = self._db.read("SELECT entry, label, at FROM label WHERE path = ?", path)
+        return {entry: (label, at) for entry, label, at in rows}
+
+    def set_label(self, path: str, entry_id: str, label: str | None, at: str) -> None:
+        if label is None:
+            self._db.write("DELETE FROM label WHERE path = ? AND entry = ?", path, entry_id)
+        else:
+            self._db.write("INSERT OR REPLACE INTO label VALUES (?, ?, ?, ?)", path, entry_id, label, at)
+
     def remembered(self) -> list[str]:
         """Sessions outside all roots that were opened by path."""
         return [path for (path,) in self._db.read("SELECT path FROM session WHERE remembered ORDER BY path")]
@@ -125,7 +145,7 @@ class State:
 
     def moved(self, old: str, new: str) -> None:
         """Carry everything that is known of `old` over to `new`."""
-        for table in ("session", "leaf"):
+        for table in ("session", "leaf", "label"):
             self._db.write(f"UPDATE OR REPLACE {table} SET path = ? WHERE path = ?", new, old)  # noqa: S608
 
     def close(self) -> None:

@@ -53,7 +53,7 @@ class Store:
         self.walker = Walker(roots)
         self.catalog = catalog
         self.state = state
-        self.facts = Facts(places or Places(), Watch())
+        self.facts = Facts(places or Places(), Watch(), {})
         self.complete = False  # the roots were looked through once
         self.leftovers: list[Leftover] = []  # backups and temporary files, for the doctor
         self._lock = threading.RLock()
@@ -269,10 +269,14 @@ class Store:
                 raise SessionNotFound(f"{path}: there is no such file", path=path)
             reason = self._skipped.get(path, "not a session file")
             raise InvalidReference(f"{path}: {reason}", ref=path, reason=f"notASession: {reason}")
-        if self.walker.root_of(item.path) is None:
-            with suppress(Fault):  # it can be read all the same
-                self.state.remember(item.path)
+        self.keep(item.path)
         return item
+
+    def keep(self, path: str) -> None:
+        """Let a session outside of the roots be listed after a restart, too."""
+        if self.walker.root_of(path) is None:
+            with suppress(Fault):  # it can be read all the same
+                self.state.remember(path)
 
     def resolve(self, reference: str, cwd: str | None = None) -> Item:
         """Find what a person typed: an id or the start of one, a title or a part of one, a path, or "last".

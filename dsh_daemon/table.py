@@ -176,13 +176,14 @@ class Table:
 
     def family(self, item: Item) -> Family:
         """Gather everything that descends from the same first session. Ends on cycles."""
-        ancestors: list[Item] = []
-        seen = {item.path}
-        top = item
-        while top.parent is not None and top.parent.path not in seen:
-            top = top.parent
-            seen.add(top.path)
-            ancestors.append(top)
+        line, places = [item], {item.path: 0}
+        while (above := line[-1].parent) is not None and above.path not in places:
+            places[above.path] = len(line)
+            line.append(above)
+        top = line[-1]
+        if above is not None:  # each of a circle descends from all others: the oldest counts as the first
+            top = min(line[places[above.path] :], key=lambda i: (i.created or 0, i.path))
+        ancestors = line[1 : places[top.path] + 1]
         children: dict[str, list[Item]] = {}
         for other in sorted(self.items.values(), key=lambda i: (i.created or 0, i.path)):
             if other.parent is not None:
