@@ -29,7 +29,7 @@ from dsh_daemon.config import Limits
 from dsh_daemon.errors import Fault, Overloaded, ReadOnly, Unauthorized
 
 from .codec import MAX_HEADER, Malformed, Notification, decode, encode, header_field
-from .methods import ADMIN, METHODS, Method
+from .methods import ADMIN, METHODS, NOTIFICATIONS, Method, Note
 from .outbox import OWED, Outbox
 
 log = logging.getLogger("dshd.wire")
@@ -39,7 +39,8 @@ Message = dict[str, Any]
 
 LINGER_S = 1.0  # how long the rest of a refused stream is read away, so that the error arrives
 LEAVING_S = 0.5  # what a client that has stopped sending still waits for
-BURST = 16  # requests of one client that are started before others have their turn
+BURST = 16  # messages of one client that are taken before others have their turn
+MAX_NOTE = 1 << 20  # bytes of a notification that is passed on to others
 READS_AT_ONCE = 8  # of one client; what they answer is held until it is read
 
 
@@ -49,7 +50,9 @@ class Host(Protocol):
     limits: Limits
 
     def handler(self, row: Method) -> Callable[..., Any] | None: ...
+    def take(self, note: Note, connection: Connection, params: Any) -> None: ...
     def closed_to(self, connection: Connection) -> Fault | None: ...
+    def leaving(self, connection: Connection) -> None: ...
     def left(self, connection: Connection) -> None: ...
 
 
@@ -72,6 +75,7 @@ class Connection(JsonRPCProtocol):
         self.hooks: tuple[str, ...] = ()
         self.events: tuple[str, ...] = ()
         self.initialized = self.authorized = self.shut = False
+        self.leaving = self.gone = False
         self.outbox = Outbox(writer, host.limits.max_backlog_bytes, self.abort)
         self._reader, self._stream = reader, writer
         self._burst = 0
@@ -118,12 +122,16 @@ class Connection(JsonRPCProtocol):
         """Read and start requests in order until the client leaves; what changes something is let finish."""
         try:
             while not self._ending:
-                message = self._parse(await self._body())
+                body = await self._body()
+                message = self._parse(body)
                 if message is None:
                     continue
                 if "id" in message and "method" in message:
                     await self._room()
-                self._receive(message)
+                self._receive(message, len(body))
+                self._burst = (self._burst + 1) % BURST
+                if not self._burst:
+                    await asyncio.sleep(0)
             await self._linger()
         except (asyncio.IncompleteReadError, ConnectionError):
             pass
@@ -162,9 +170,6 @@ class Connection(JsonRPCProtocol):
         while box.owed > OWED or (box.congested() and len(self._request_futures) > 64):
             box.moved.clear()
             await box.moved.wait()
-        self._burst = (self._burst + 1) % BURST
-        if not self._burst:
-            await asyncio.sleep(0)
 
     async def _linger(self) -> None:
         # Closing with unread input would take the error with it.
@@ -180,6 +185,8 @@ class Connection(JsonRPCProtocol):
             pass
 
     async def _leave(self) -> None:
+        self.leaving = True
+        self.host.leaving(self)
         tasks = {i: f for i, f in self._request_futures.items() if isinstance(f, asyncio.Task)}
         if tasks and not self._stream.is_closing():
             await asyncio.wait(tasks.values(), timeout=LEAVING_S)
@@ -195,6 +202,7 @@ class Connection(JsonRPCProtocol):
                 pass
         self.outbox.close()
         self._stream.close()
+        self.gone = True
         self.host.left(self)
         if writing := [tasks[msg_id] for msg_id in self._writing if msg_id in tasks]:
             await asyncio.wait(writing)
@@ -219,7 +227,7 @@ class Connection(JsonRPCProtocol):
         self._answer(None, error=JsonRpcInvalidRequest(what))
         return None
 
-    def _receive(self, message: Message) -> None:
+    def _receive(self, message: Message, size: int) -> None:
         msg_id, method = message.get("id"), message.get("method")
         known = isinstance(msg_id, str | int) and not isinstance(msg_id, bool)
         if method is None and known and ("result" in message or "error" in message):
@@ -232,11 +240,26 @@ class Connection(JsonRPCProtocol):
         elif "id" in message:
             self._answer(None, error=JsonRpcInvalidRequest("an id is a string or an integer"))
         elif method == "exit":
-            self._ending = True
+            self._ending = self.leaving = True
         elif method == "$/cancelRequest" and isinstance(params := message.get("params"), dict):
             self._handle_cancel_notification(params.get("id"))  # pyright: ignore[reportUnknownMemberType]
+        elif (note := NOTIFICATIONS.get(method)) is not None and note.params is not None:
+            self._note(note, message.get("params"), size)
         elif method in METHODS:
             log.info("client %s sent %s without an id: ignored", self.id, method)
+
+    def _note(self, note: Note, raw: Any, size: int) -> None:
+        """Hand a notification to the service; nothing is answered, so what is wrong with it goes to the log."""
+        if not self.initialized or self.shut:
+            return
+        if size > MAX_NOTE:
+            log.info("client %s sent a %s of %d bytes, which was ignored", self.id, note.name, size)
+            return
+        try:
+            params = note.params.model_validate({} if raw is None or raw == [] else raw) if note.params else None
+            self.host.take(note, self, params)
+        except (ValidationError, Fault, RecursionError) as exc:
+            log.info("client %s sent a %s that was ignored: %s", self.id, note.name, type(exc).__name__)
 
     def _request(self, msg_id: Any, method: str, raw: Any) -> None:
         try:
@@ -248,7 +271,7 @@ class Connection(JsonRPCProtocol):
                 if self.read_only:
                     raise ReadOnly("this client connected as readOnly", reason="client")
                 self._writing.add(msg_id)
-            elif row.scope in {"catalog", "session"}:
+            elif row.scope in {"catalog", "session"} and not row.waits:
                 self._reading.add(msg_id)
             contextvars.copy_context().run(self._handle_request, msg_id, method, params)
         except ValidationError as exc:

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import logging
 import os
+import resource
 import signal
 import sys
 from io import TextIOWrapper
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from .server import Server
 
 SWITCH_S = 0.0001  # a thread that scans gives the event loop the interpreter fifty times as often as by default
+OPEN_FILES = 65_536  # each open session has one
 LOG_BYTES = 2 << 20
 LOG_FILES = 3
 log = logging.getLogger("dshd")
@@ -64,6 +66,7 @@ def _guarded(where: Folders, bound: Bound, tcp: str | None, ready_fd: int | None
 
     try:
         settings = load(where)
+        _many_files()
         _log_to(where, settings.log_level, foreground=ready_fd is None)
         return asyncio.run(_main(where, settings, bound, tcp or settings.tcp, ready_fd))
     except (ConfigError, ValueError) as exc:
@@ -71,6 +74,14 @@ def _guarded(where: Folders, bound: Bound, tcp: str | None, ready_fd: int | None
         return 1
     except OSError as exc:
         return fail(exc)
+
+
+def _many_files() -> None:
+    """Let each open session keep its file open, as far as the system allows."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = OPEN_FILES if hard == resource.RLIM_INFINITY else min(OPEN_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 async def _main(where: Folders, settings: Settings, bound: Bound, tcp: str | None, ready_fd: int | None) -> int:
@@ -91,6 +102,7 @@ async def _main(where: Folders, settings: Settings, bound: Bound, tcp: str | Non
         await server.close()
         raise
     _obey_signals(server)
+    sys.setswitchinterval(SWITCH_S)
     gc.freeze()
     gc.enable()
     log.info("ready: pid %d, socket %s", os.getpid(), where.socket)

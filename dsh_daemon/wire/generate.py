@@ -25,6 +25,7 @@ def documents() -> dict[str, dict[str, Any]]:
     shapes: list[tuple[Any, Any]] = [((row.name, "params"), row.params) for row in METHODS.values()]
     shapes += [((row.name, "result"), row.result) for row in METHODS.values()]
     shapes += [((push.name, "params"), push.params) for push in PUSHES.values()]
+    shapes += [((note.name, "sent"), note.params) for note in NOTIFICATIONS.values() if note.params]
     shapes += [(shape.__name__, shape) for shape in SHAPES]
     inputs: list[tuple[Any, Literal["validation"], TypeAdapter[Any]]] = [
         (key, "validation", TypeAdapter(_checked(shape, known))) for key, shape in shapes
@@ -52,7 +53,10 @@ def documents() -> dict[str, dict[str, Any]]:
         "protocolVersion": PROTOCOL_VERSION,
         "requests": requests,
         "notifications": {
-            "client": {name: {"summary": summary} for name, summary in NOTIFICATIONS.items()},
+            "client": {
+                note.name: {"summary": note.summary, **({"params": of(note.name, "sent")} if note.params else {})}
+                for note in NOTIFICATIONS.values()
+            },
             "daemon": pushes,
         },
         "errors": [{"code": cls.code, "kind": cls.kind} for cls in faults if cls is not errors.Fault],

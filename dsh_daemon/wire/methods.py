@@ -19,6 +19,7 @@ NAMED = ("sessionNotFound", "ambiguousSession", "sessionGone")
 READ = (*NAMED, "notSupportedByFormat", "storageError")
 WRITE = (*READ, "agentBusy", "readOnly", "damagedHeader", "storageFull", "busy")
 STATE = ("readOnly", "storageFull", "busy")  # what is kept in our own database
+DRIVE = (*READ, "readOnly", "damagedHeader", "damagedRegion", "storageFull", "busy", "notTheAgent", "invalidEntry")
 HANG = (*WRITE, "entryNotFound", "leafMoved", "damagedRegion")  # what names an entry that a line then refers to
 
 
@@ -33,7 +34,10 @@ def _sent(field: str) -> Callable[[Any], bool]:
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """One request. `writes` says whether these params change anything: a readOnly client is refused then."""
+    """One request. `writes` says whether these params change anything: a readOnly client is refused then.
+
+    One that `waits` for something to happen takes no turn from the reads of its client.
+    """
 
     name: str
     params: type[t.Params]
@@ -42,6 +46,7 @@ class Method:
     summary: str
     errors: tuple[str, ...] = ()
     writes: bool | Callable[[Any], bool] = False
+    waits: bool = False
 
     @property
     def attribute(self) -> str:
@@ -85,7 +90,7 @@ _ROWS = [
            (*NAMED, "alreadyExists", "readOnly", "storageFull", "storageError"),
            writes=True),
     Method("session/rename", t.SessionRenameParams, t.RenameResult, "session", "Sets the title, or (null) clears it.",
-           WRITE, writes=True),
+           (*WRITE, "damagedRegion"), writes=True),
     Method("session/archive", t.SessionArchiveParams, t.Nothing, "session", "Hides it from lists, not from the disk.",
            (*NAMED, "notSupportedByFormat", *STATE), writes=True),
     Method("session/pin", t.SessionPinParams, t.Nothing, "session", "Marks it as pinned; the file is untouched.",
@@ -116,26 +121,69 @@ _ROWS = [
            (*READ, "entryNotFound")),
     Method("session/context", t.SessionContextParams, t.ContextResult, "session",
            "What a model would be given at an entry.", (*READ, "entryNotFound")),
+    Method("session/request", t.SessionRequestParams, t.RequestResult, "session",
+           "The model request of a recorded step, rebuilt from the log alone.",
+           (*READ, "entryNotFound", "notRecorded")),
+    Method("session/turns", t.SessionTurnsParams, t.TurnsResult, "session",
+           "The turns of a path: recorded ones, or those that the messages tell of.", (*READ, "entryNotFound")),
+    Method("session/transcript", t.SessionTranscriptParams, t.TranscriptResult, "session",
+           "A path as a document to read or to keep.", (*READ, "entryNotFound")),
+    Method("session/stats", t.SessionStatsParams, t.StatsResult, "session",
+           "Turns, messages, tokens and cost; what a fork inherited is counted apart.", READ),
     Method("session/labels", t.SessionLabelsParams, t.LabelsResult, "session", "Labels in force.", READ),
     # --- changing a session
     Method("session/append", t.SessionAppendParams, t.AppendResult, "session", "Appends entries as a chain.",
-           (*HANG, "alreadyExists", "invalidEntry"), writes=True),
+           (*HANG, "alreadyExists", "invalidEntry", "turnOpen", "notTheAgent"), writes=True),
     Method("session/moveLeaf", t.SessionMoveLeafParams, t.MoveLeafResult, "session",
            "Moves the leaf, with a summary of what is left if given: branch, resetLeaf, branchWithSummary.",
-           (*HANG, "invalidEntry"), writes=True),
+           (*HANG, "invalidEntry", "turnOpen"), writes=True),
     Method("session/navigate", t.SessionNavigateParams, t.NavigateResult, "session",
            "What a person does: go to an entry, a user message comes back as text to edit.",
-           (*HANG, "noActiveModel"),
+           (*HANG, "noActiveModel", "turnOpen"),
            writes=lambda params: not params.preview),
     Method("session/branch", t.SessionBranchParams, t.BranchResult, "session",
            "A new session file from the path to an entry; the source stays byte-identical.",
            (*READ, "readOnly", "damagedHeader", "storageFull", "notAUserMessage", "entryNotFound", "alreadyExists",
-            "damagedRegion"), writes=True),
+            "damagedRegion", "turnOpen", "boundaryInTurn", "unsupportedVersion"), writes=True),
+    Method("session/fork", t.SessionForkParams, t.ForkResult, "session",
+           "A new session from the path to a closed turn; the source stays byte-identical.",
+           (*READ, "readOnly", "damagedHeader", "storageFull", "boundaryInTurn", "entryNotFound", "alreadyExists",
+            "damagedRegion", "unsupportedVersion"), writes=True),
+    Method("session/launch", t.SessionLaunchParams, t.LaunchResult, "session",
+           "The command that continues a session in the agent that owns it; keepLeaf makes it start at the leaf.",
+           (*WRITE, "damagedRegion"), writes=lambda params: params.keep_leaf),
     Method("session/label", t.SessionLabelParams, t.LabelResult, "session",
            "Sets or (null, blank) clears an entry's label.", HANG, writes=True),
+    # --- driving a session
+    Method("session/resume", t.SessionResumeParams, t.ResumeResult, "session",
+           "Makes the caller the agent of a session; a turn that nobody runs any more is closed first.",
+           (*READ, "readOnly", "damagedHeader", "damagedRegion", "busy", "persistenceUnavailable", "agentBusy",
+            "unsupportedVersion"), writes=True),
+    Method("session/release", t.SessionReleaseParams, t.Nothing, "session",
+           "The caller is no longer the agent; its open turn is closed as interrupted.",
+           (*NAMED, "readOnly", "damagedRegion", "storageFull", "storageError", "busy"), writes=True),
+    Method("session/abort", t.SessionAbortParams, t.AbortResult, "session",
+           "Asks the agent to stop the turn that it runs, whoever started it.", (*NAMED, "readOnly"), writes=True),
+    Method("turn/start", t.TurnStartParams, t.TurnStartResult, "session",
+           "Begins a turn with a message: of the inbox, or given here.",
+           (*DRIVE, "turnOpen", "invalidReference"), writes=True),
+    Method("turn/end", t.TurnEndParams, t.EndResult, "session",
+           "Ends the turn; a call without a result gets one that says so.",
+           (*DRIVE, "noOpenTurn", "stepOpen"), writes=True),
+    Method("step/start", t.StepStartParams, t.StepStartResult, "session",
+           "Begins a model request; its header is recorded where it differs from the last one.",
+           (*DRIVE, "noOpenTurn", "stepOpen"), writes=True),
+    Method("step/end", t.StepEndParams, t.EndResult, "session", "Ends a model request and its tools.",
+           (*DRIVE, "noOpenTurn"), writes=True),
+    Method("agent/send", t.AgentSendParams, t.AgentSendResult, "session",
+           "Leaves a message for the agent, in memory.",
+           (*NAMED, "readOnly", "noAgent", "invalidEntry", "overloaded"), writes=True),
+    Method("agent/claim", t.AgentClaimParams, t.AgentClaimResult, "session",
+           "Takes the next message out of the inbox; steering ones come first.", (*NAMED, "notTheAgent"),
+           waits=True),
 ]  # fmt: skip
 
-FORMATS: list[Format] = ["native", "pi", "omp"]  # those that are opened
+FORMATS: list[Format] = ["native", "pi", "omp", "dsh"]  # those that are opened
 
 METHODS: dict[str, Method] = {row.name: row for row in _ROWS}
 
@@ -145,17 +193,42 @@ PUSHES: dict[str, Push] = {
         Push("session/changed", Change, "An open session has a new revision; the caller hears it before its answer."),
         Push("session/closed", t.SessionClosed, "The file of an open session is gone or is another one now."),
         Push("catalog/changed", t.CatalogChanged, "Sessions that came, changed or went; at most four a second."),
+        Push("agent/abortRequested", t.AbortRequested, "To the agent: somebody wants the turn to stop."),
+        Push("agent/lost", t.AgentLost, "To an agent that was taken over."),
+        Push("agent/inbox", t.AgentInbox,
+             "To the agent and all followers: the whole queue, when it changed; also to who begins to follow."),
+        Push("agent/delta", t.AgentDelta, "To all followers: what the model says right now; not in the log."),
+        Push("agent/status", t.AgentStatus, "To all followers: whether the agent works; also to who begins to follow."),
         Push("$/progress", t.ProgressParams, "Progress of a request that carried a workDoneToken."),
         Push("$/cancelRequest", t.CancelParams, "A request of ours is no longer wanted."),
     )
-}
+}  # fmt: skip
 
-# What a client may send without an answer.
-NOTIFICATIONS = {
-    "initialized": "The answer to initialize was read; nothing follows from it.",
-    "exit": "Ends this connection; the daemon stays.",
-    "$/cancelRequest": "A request is no longer wanted: it answers -32800, or with its own cancelled outcome.",
-}
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """One notification that a client may send; nothing is answered. With `params` the service gets it."""
+
+    name: str
+    summary: str
+    params: type[t.Params] | None = None
+
+    @property
+    def attribute(self) -> str:
+        return _attribute(self.name)
+
+
+NOTIFICATIONS: dict[str, Note] = {
+    row.name: row
+    for row in (
+        Note("initialized", "The answer to initialize was read; nothing follows from it."),
+        Note("exit", "Ends this connection; the daemon stays."),
+        Note("$/cancelRequest",
+             "A request is no longer wanted: it answers -32800, or with its own cancelled outcome."),
+        Note("agent/delta", "From the agent: passed on to all followers.", t.AgentDeltaParams),
+        Note("agent/status", "From the agent: whether it works; passed on to all followers.", t.AgentStatusParams),
+    )
+}  # fmt: skip
 
 # On stdio and the unix socket these are answered before initialize, whatever the client's version.
 ADMIN = frozenset({"daemon/ping", "daemon/status", "daemon/stop"})

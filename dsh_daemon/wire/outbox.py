@@ -173,7 +173,13 @@ def _catalog(earlier: Notification, later: Notification) -> Notification:
     return Notification(later.method, {"upserts": list(upserts.values()), "removed": list(removed)})
 
 
+def _delta(earlier: Notification, later: Notification) -> Notification:
+    lost = earlier.params.get("skipped", 0) + later.params.get("skipped", 0) + 1
+    return Notification(later.method, {**later.params, "skipped": lost})
+
+
 MERGE: dict[str, Callable[[Notification, Notification], Notification]] = {
     "session/changed": _resync,
     "catalog/changed": _catalog,
+    "agent/delta": _delta,
 }

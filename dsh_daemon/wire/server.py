@@ -24,7 +24,7 @@ from . import types as t
 from .codec import MAX_HEADER
 from .connection import Connection, Transport
 from .lifecycle import Bound, peer
-from .methods import FORMATS, METHODS, NOTIFICATIONS, Method
+from .methods import FORMATS, METHODS, NOTIFICATIONS, Method, Note
 
 log = logging.getLogger("dshd.server")
 
@@ -41,6 +41,10 @@ class Served(Protocol):
     async def close(self) -> None: ...
     def connected(self, client: Any) -> None: ...
     def disconnected(self, client: Any) -> None: ...
+    def wake(self, client: Any | None = None) -> None:
+        """End the requests that only wait for something: of a client that leaves, or of all when the daemon stops."""
+        ...
+
     def status_parts(self) -> dict[str, Any]:
         """Give openSessions, roots, watch, index, and subscriptions: {client id: number}."""
         ...
@@ -133,12 +137,19 @@ class Server:
         own = getattr(self, row.attribute, None) if row.scope in {"connection", "daemon"} else None
         return own or getattr(self.service, row.attribute, None)
 
+    def take(self, note: Note, connection: Connection, params: Any) -> None:
+        getattr(self.service, note.attribute)(connection, params)
+
     def closed_to(self, connection: Connection) -> Fault | None:
         if self._stopping.is_set():
             return Overloaded("the daemon is stopping", retryAfterMs=500)
         if not connection.initialized and len(self._connections) > self.limits.max_connections:
             return Overloaded(f"{self.limits.max_connections} clients are connected", retryAfterMs=1000)
         return None
+
+    def leaving(self, connection: Connection) -> None:
+        if connection.initialized:
+            self.service.wake(connection)
 
     def left(self, connection: Connection) -> None:
         self._connections.pop(connection.id, None)
@@ -263,6 +274,7 @@ class Server:
         if self._tcp and self.where:
             self.where.token.unlink(missing_ok=True)
         await asyncio.sleep(0)  # the answer to daemon/stop
+        self.service.wake()
         if not self._force:
             await self._drained()
         for connection in self._connections.values():

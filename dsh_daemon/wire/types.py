@@ -24,6 +24,7 @@ MAX_ROWS = 5000
 MAX_IDS = 200
 TEXT_LIMIT = 240
 MAX_TEXT = 10_000
+MAX_WAIT_MS = 600_000
 MAX_TITLE = 1_000  # code points; also of a label
 
 
@@ -48,6 +49,7 @@ Int = Annotated[int, BeforeValidator(_integral)]  # Lua and JavaScript have one 
 Count = Annotated[int, BeforeValidator(_integral), Field(ge=0)]
 Few = Annotated[int, BeforeValidator(_integral), Field(ge=0, le=MAX_IDS)]
 Limit = Annotated[int, BeforeValidator(_integral), Field(ge=1, le=10_000)]
+Positive = Annotated[int, BeforeValidator(_integral), Field(ge=1)]
 Id = Annotated[str, Field(min_length=1, max_length=4096)]
 # What a client chooses becomes a file name.
 NewSessionId = Annotated[str, Field(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,126}[A-Za-z0-9])?$")]
@@ -426,7 +428,7 @@ class SessionChildrenParams(SessionParams):
 
 class SessionContextParams(SessionParams):
     entry_id: Opt[Id] = None
-    format: Literal["agent"] = "agent"
+    format: Literal["agent", "openai", "anthropic"] = "agent"
 
 
 class SessionLabelsParams(SessionParams):
@@ -472,6 +474,7 @@ class IdsResult(TypedDict):
 
 class ContextResult(TypedDict):
     messages: list[dict[str, Any]]
+    system: NotRequired[str]  # format "anthropic", which does not take it as a message
     model: NotRequired[dict[str, Any]]
     models: dict[str, Any]
     thinkingLevel: str
@@ -479,6 +482,83 @@ class ContextResult(TypedDict):
     injectedRules: list[str]
     sources: list[list[str]]
     compactedFrom: NotRequired[str]
+
+
+class SessionRequestParams(SessionParams):
+    """`entry_id` names the path: the step is looked for from there upwards."""
+
+    turn: Positive
+    step: Positive
+    entry_id: Opt[Id] = None
+
+
+class RequestHeader(TypedDict):
+    config: dict[str, Any]
+    system: NotRequired[Any]
+    tools: NotRequired[list[Any]]
+
+
+class RequestResult(TypedDict):
+    header: RequestHeader
+    messages: list[dict[str, Any]]
+    sources: list[list[str]]
+
+
+class SessionTurnsParams(SessionParams):
+    entry_id: Opt[Id] = None
+
+
+class TurnItem(TypedDict):
+    turn: int
+    startId: str
+    endId: str | None
+    boundary: str | None  # where a fork of it begins; null while it is open
+    reason: dict[str, Any] | None
+    steps: int
+    text: str
+
+
+class TurnsResult(TypedDict):
+    turns: list[TurnItem]
+    derived: bool
+
+
+class SessionTranscriptParams(SessionParams):
+    entry_id: Opt[Id] = None
+    format: Literal["markdown", "html", "jsonl"] = "markdown"
+
+
+class TranscriptResult(TypedDict):
+    text: str
+
+
+class SessionStatsParams(SessionParams):
+    pass
+
+
+class Tokens(TypedDict):
+    input: int
+    output: int
+    cacheRead: int
+    cacheWrite: int
+
+
+class ModelSums(TypedDict):
+    tokens: Tokens
+    cost: float
+
+
+class Sums(TypedDict):
+    turns: int
+    messages: int
+    tokens: Tokens
+    cost: float
+    models: dict[str, ModelSums]
+
+
+class StatsResult(Sums):
+    activePath: Sums
+    inherited: Sums
 
 
 class LabelItem(TypedDict):
@@ -503,6 +583,8 @@ class SessionClosed(TypedDict):
 if TYPE_CHECKING:
     NewEntry = dict[str, Any]
 else:
+    from typing import Required
+
     from typing_extensions import TypedDict as CheckedDict  # pydantic takes none but this one before Python 3.12
 
     class NewEntry(CheckedDict):
@@ -614,6 +696,207 @@ class LabelResult(TypedDict):
     labelEntryId: NotRequired[str]
     leafId: str | None
     revision: int
+
+
+class SessionForkParams(SessionParams):
+    """`boundary`: an entry, or its place on the active path counted from 0; the fork takes it along."""
+
+    boundary: Opt[Id | Count] = None
+    child_session_id: Opt[NewSessionId] = None
+    cwd: Opt[Folder] = None
+    force: bool = False
+
+
+class ForkResult(TypedDict):
+    outcome: Literal["forked", "cancelled", "refused"]
+    session: SessionInfo
+    seedLength: int
+    boundary: str | None
+
+
+class SessionLaunchParams(SessionParams):
+    action: Literal["resume", "fork"] = "resume"
+    keep_leaf: bool = True
+
+
+class LaunchResult(TypedDict):
+    argv: list[str]
+    cwd: str | None
+    env: NotRequired[dict[str, str]]
+    pinnedEntryId: NotRequired[str]
+
+
+# --- turns, steps and the agent of a session
+
+
+if TYPE_CHECKING:
+    Block = dict[str, Any]
+    Header = dict[str, Any]
+    Reason = dict[str, Any]
+else:
+
+    class Block(CheckedDict):
+        """A content block: any fields beside the type."""
+
+        __pydantic_config__ = ConfigDict(extra="allow", strict=True)
+
+        type: Annotated[str, Field(min_length=1)]
+
+    class Header(CheckedDict, total=False):
+        """The envelope of a model request."""
+
+        __pydantic_config__ = ConfigDict(extra="allow", strict=True)
+
+        config: Required[dict[str, Any]]
+        system: Any
+        tools: list[Any]
+
+    class Reason(CheckedDict):
+        """How a turn ended: any fields beside the kind."""
+
+        __pydantic_config__ = ConfigDict(extra="allow", strict=True)
+
+        kind: Literal["completed", "aborted", "error", "blocked", "max-tokens"]
+
+
+Content = str | list[Block]
+
+
+class SessionResumeParams(SessionParams):
+    takeover: bool = False
+
+
+class Repair(TypedDict):
+    entryId: str
+    kind: Literal["toolResult", "stepEnd", "turnEnd"]
+    callId: NotRequired[str]
+    code: NotRequired[Literal["TOOL_NOT_STARTED", "TOOL_OUTCOME_UNKNOWN"]]
+
+
+class ResumeResult(SessionState):
+    repaired: list[Repair]
+
+
+class SessionReleaseParams(SessionParams):
+    pass
+
+
+class SessionAbortParams(SessionParams):
+    pass
+
+
+class AbortResult(TypedDict):
+    aborted: Literal["turn"] | None
+
+
+class TurnStartParams(SessionParams):
+    message_id: Opt[Id] = None
+    content: Opt[Content] = None
+
+    @model_validator(mode="after")
+    def _one_message(self) -> Self:
+        if (self.message_id is None) == (self.content is None):
+            raise ValueError("exactly one of messageId and content is needed")
+        return self
+
+
+class TurnStartResult(TypedDict):
+    turn: int
+    entryId: str  # of the user message
+    revision: int
+
+
+class StepStartParams(SessionParams):
+    turn: Positive
+    header: Opt[Header] = None
+
+
+class StepStartResult(TypedDict):
+    step: int
+    entryId: str
+    revision: int
+
+
+class StepEndParams(SessionParams):
+    turn: Positive
+    step: Positive
+    outcome: Literal["completed", "error", "aborted"] = "completed"
+
+
+class TurnEndParams(SessionParams):
+    turn: Positive
+    reason: Reason
+
+
+class EndResult(TypedDict):
+    revision: int
+
+
+class AgentSendParams(SessionParams):
+    content: Content
+    mode: Literal["queue", "steer"] = "queue"
+
+
+class AgentSendResult(TypedDict):
+    messageId: str
+
+
+class AgentClaimParams(SessionParams):
+    """`wait_ms`: how long to wait for a message where there is none."""
+
+    wait_ms: Annotated[int, BeforeValidator(_integral), Field(ge=0, le=MAX_WAIT_MS)] = 0
+    mode: Opt[Literal["queue", "steer"]] = None
+
+
+# `from` is the name of the client that sent it.
+InboxMessage = TypedDict(
+    "InboxMessage",
+    {"messageId": str, "content": Any, "mode": Literal["queue", "steer"], "from": str},
+)
+
+
+class AgentClaimResult(TypedDict):
+    message: InboxMessage | None
+
+
+class AgentInbox(TypedDict):
+    sessionId: str
+    messages: list[InboxMessage]
+
+
+class AgentDelta(TypedDict):
+    sessionId: str
+    turn: int
+    step: int
+    chunk: dict[str, Any]
+    skipped: NotRequired[int]  # deltas left out just before this one, for a follower that reads slowly
+
+
+class AgentStatus(TypedDict):
+    sessionId: str
+    status: Literal["idle", "running"]
+    detail: NotRequired[str]
+
+
+class AbortRequested(TypedDict):
+    sessionId: str
+    turn: int
+
+
+class AgentLost(TypedDict):
+    sessionId: str
+    by: str
+
+
+class AgentDeltaParams(SessionParams):
+    turn: Positive
+    step: Positive
+    chunk: dict[str, Any]
+
+
+class AgentStatusParams(SessionParams):
+    status: Literal["idle", "running"]
+    detail: Opt[Words] = None
 
 
 # --- both ways
