@@ -23,11 +23,16 @@ COMMANDS = {
     "leaves": Command("Look", "reading", "leaves"),
     "show": Command("Look", "reading", "show"),
     "family": Command("Look", "reading", "family"),
+    "turns": Command("Look", "reporting", "turns"),
+    "request": Command("Look", "reporting", "request"),
+    "stats": Command("Look", "reporting", "stats"),
+    "transcript": Command("Look", "reporting", "transcript"),
     "watch": Command("Look", "watch", "watch"),
     "demo": Command("Look", "demo", "demo"),
     "create": Command("Change", "changing", "create"),
     "navigate": Command("Change", "moving", "navigate"),
     "branch": Command("Change", "moving", "branch"),
+    "fork": Command("Change", "agents", "fork"),
     "label": Command("Change", "changing", "label"),
     "rename": Command("Change", "changing", "rename"),
     "append": Command("Change", "changing", "append"),
@@ -36,6 +41,8 @@ COMMANDS = {
     "archive": Command("Change", "changing", "archive"),
     "pin": Command("Change", "changing", "pin"),
     "delete": Command("Change", "changing", "delete"),
+    "resume": Command("Work", "agents", "resume"),
+    "agent": Command("Work", "agents", "agent"),
     "status": Command("Daemon", "daemon", "status"),
     "serve": Command("Daemon", "daemon", "serve"),
     "stdio": Command("Daemon", "daemon", "stdio"),
@@ -105,6 +112,6 @@ def dshd(
 
     One daemon owns the session logs and serves every tool; it is started when a command needs it.
 
-    New here? `dshd demo` shows everything in ten seconds and touches nothing of yours.
+    New here? `dshd demo` shows everything in a quarter of a minute and touches nothing of yours.
     """
     del version

@@ -57,6 +57,23 @@ def entries(ctx: typer.Context, incomplete: str) -> list[Pair]:
     return leaf + _ask(ask)
 
 
+def turn_numbers(ctx: typer.Context, incomplete: str) -> list[Pair]:
+    """Turns of the session named before, the latest first."""
+    from .call import Client, resolve
+    from .render import clean
+
+    async def ask(client: Client) -> list[Pair]:
+        session = await resolve(client, ctx.params.get("ref") or "last")
+        found = await client.request("session/turns", {"sessionId": session})
+        return [
+            (str(turn["turn"]), clean(turn["text"]))
+            for turn in reversed(found["turns"])
+            if str(turn["turn"]).startswith(incomplete)
+        ]
+
+    return _ask(ask)
+
+
 def _ask(work: Callable[..., Awaitable[list[Pair]]]) -> list[Pair]:
     import asyncio
 

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import shutil
 import signal
-import subprocess
 import tempfile
-import textwrap
 import time
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,33 +14,36 @@ from typing import Annotated, Any
 import typer
 
 from dsh_daemon.paths import folders
-from dsh_daemon.wire.launch import command
 
-from . import story
+from . import story, work
 from .arguments import Json
-from .call import Client, Refusal, connect, flush, guard, program, put, put_json, screen, short_ref
+from .call import Client, Refusal, connect, guard, put, short_ref
 from .changing import label_line
 from .daemon import roots_in_force
 from .moving import after_lines, branch_lines, move_lines, pin_leaf
 from .reading import list_lines
 from .render import home, plural, row_line, session_line
+from .stage import PATIENCE_S, Narrator, Stage
 from .watch import event_line, head_line
 
 TITLE = "redirect"  # a word of it
 OWN = 5  # of the person's own sessions are listed
 PAUSE_S = 0.35
-PATIENCE_S = 8.0
 
 
 def demo(
     *,
     fast: Annotated[bool, typer.Option("--fast", help="Without the short pauses between the steps.")] = False,
+    agent: Annotated[str | None, typer.Option("--agent", hidden=True)] = None,
     json: Json = False,
 ) -> None:
-    """Show what this is about, in ten seconds: sample sessions, a daemon of their own, every move once.
+    """Show what this is about, in a quarter of a minute: sample sessions, a daemon of their own, every move once.
 
     Nothing outside a temporary folder is written. Your own sessions are counted at the end, not touched.
     """
+    if agent is not None:  # it is the demo itself that starts this process
+        guard(lambda: asyncio.run(work.act(agent)))
+        return
     guard(lambda: _run(Narrator(quiet=json, pause=0.0 if fast else PAUSE_S)))
 
 
@@ -75,115 +74,6 @@ def _undisturbed() -> Generator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-class Narrator:
-    """Says what happens: a numbered line, the command that does it, what it prints."""
-
-    def __init__(self, *, quiet: bool, pause: float) -> None:
-        self.view = screen()
-        if self.view.width:
-            self.view.width = max(20, self.view.width - 4)
-        self.quiet = quiet
-        self.pause = pause if self.view.is_terminal and not quiet else 0.0
-        self.steps: list[dict[str, Any]] = []
-
-    async def step(self, text: str, doing: str = "", method: str = "", result: Any = None) -> None:
-        self.steps.append({"text": text, "command": doing, "method": method, "result": result})
-        if self.quiet:
-            return
-        await asyncio.sleep(self.pause)
-        put("")
-        first, *more = textwrap.wrap(text, self.view.width or 1000)
-        put(self.view.join([(f" {len(self.steps):>2} ", "dim"), (first, "strong")]))
-        for line in more:
-            self.line(self.view.paint(line, "strong"))
-        if doing:
-            self.line(self.view.join([("$ ", "dim"), (doing, "command")]))
-        flush()
-
-    def line(self, text: str) -> None:
-        if not self.quiet:
-            put("    " + text)
-            flush()
-
-    def lines(self, lines: Iterable[str]) -> None:
-        """What the command prints."""
-        for line in lines:
-            self.line(line)
-
-    def note(self, text: str, style: str = "dim") -> None:
-        """What no command prints."""
-        self.lines(self.view.note(text, style, indent=""))
-
-    def end(self) -> None:
-        if self.quiet:
-            put_json({"steps": self.steps})
-            return
-        put("")
-        self.note("That was all. The folder and its daemon are gone.")
-        self.note("Next: `{0} list`, `{0} tree`, `{0} --help`.".format(program()))
-
-
-class Stage:
-    """The temporary folder and the daemon in it."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.cwd = folder / "shop"
-        self.process: subprocess.Popen[bytes] | None = None
-        self.outside: list[Path] = []  # where a socket lives whose path in the folder would be too long
-
-    def enter(self, home_name: str, roots: Sequence[str]) -> None:
-        """Let this process, and what it starts, use a home of its own below the folder."""
-        for name in [name for name in os.environ if name.startswith("DSHD_")]:
-            del os.environ[name]
-        os.environ["DSHD_HOME"] = str(self.folder / home_name)
-        os.environ["DSHD_ROOTS"] = os.pathsep.join(roots)
-        socket = folders().socket
-        if not socket.is_relative_to(self.folder):
-            self.outside.append(socket.parent)
-
-    async def start(self, name: str) -> Client:
-        """Start a daemon and connect to it."""
-        log = self.folder / "serve.log"
-        with log.open("ab") as errors:
-            self.process = await asyncio.to_thread(
-                subprocess.Popen,
-                command("serve", "--foreground"),
-                stdin=subprocess.DEVNULL,
-                stdout=errors,
-                stderr=errors,
-                start_new_session=True,
-            )
-        until = time.monotonic() + PATIENCE_S
-        while self.process.poll() is None:
-            try:
-                return await connect(name=name, start=False)
-            except OSError:
-                if time.monotonic() > until:
-                    break
-                await asyncio.sleep(0.02)
-        last = log.read_text(errors="replace").strip().rpartition("\n")[2]
-        raise Refusal("unreachable", f"the daemon did not start: {last or 'no reason given'}")
-
-    def kill(self) -> None:
-        if self.process:
-            self.process.kill()
-            self.process.wait()
-            self.process = None
-
-    async def stop(self, client: Client) -> None:
-        await client.request("daemon/stop")
-        await client.close()
-        if self.process:
-            await asyncio.to_thread(self.process.wait, PATIENCE_S)
-            self.process = None
-
-    def clear(self) -> None:
-        self.kill()
-        for path in (self.folder, *self.outside):
-            shutil.rmtree(path, ignore_errors=True)
-
-
 async def _play(tell: Narrator, stage: Stage, own: list[str]) -> None:
     pi, omp = stage.folder / "pi", stage.folder / "omp"
     stage.cwd.mkdir()
@@ -196,6 +86,8 @@ async def _play(tell: Narrator, stage: Stage, own: list[str]) -> None:
     session = await _look(tell, client)
     await _change(tell, client, session, log)
     client = await _pull_the_plug(tell, stage, client, session)
+    client, session = await work.cut_off(tell, stage, client)
+    await work.other_way(tell, stage, client, session)
     await stage.stop(client)
     await _own_sessions(tell, stage, own)
 
@@ -297,7 +189,7 @@ async def _pull_the_plug(tell: Narrator, stage: Stage, client: Client, session: 
     tell.lines(move_lines(tell.view, before))
     tell.lines(after_lines(tell.view, await _state(client, session), pinned, ref))
     assert stage.process
-    tell.line(tell.view.join([("$ ", "dim"), (f"kill -9 {stage.process.pid}", "command")]))
+    tell.command(f"kill -9 {stage.process.pid}")
     stage.kill()
     await client.close()
     client = await stage.start("dshd demo")

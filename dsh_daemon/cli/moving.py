@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import json as jsonlib
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 import typer
 
+from .agents import within
 from .arguments import EntryOrNone, Expect, Json, Place, PlaceOrNone, Ref, RefOrLast
 from .call import (
     Client,
     Refusal,
+    RpcError,
     argument,
     expect_leaf,
     find_entry,
@@ -31,7 +32,6 @@ from .render import Info, Screen, clean, clean_lines, new_lines, plural, short_i
 
 AGENTS = ("pi", "omp")  # they start at the last line of their file
 PIN = {"type": "custom", "customType": "dsh-daemon/leaf"}  # says nothing; it makes a place the last line of its file
-TAIL_BYTES = 1 << 16
 
 
 def navigate(
@@ -51,7 +51,7 @@ def navigate(
 
     Clients of the daemon go on from there. pi and omp start at the last line of their file: `--label NAME` writes a
     label at the place, so that they start there too; `--keep` writes an entry that says nothing (without ENTRY: where
-    the leaf is).
+    the leaf is). A dsh log has one path: there `dshd fork` takes another way.
 
     Examples: `dshd navigate last 4f2a`, `dshd navigate last root`, `dshd navigate last --back`
     """
@@ -76,7 +76,7 @@ def navigate(
         if preview:
             params["preview"] = True
         await expect_leaf(client, params, expect)
-        result = await (_stay(client, session) if stay else client.request("session/navigate", params))
+        result = await (_stay(client, session) if stay else _moving(client, "session/navigate", params, ref))
         stopped = result["outcome"] in {"refused", "cancelled"}
         if not json:
             for line in move_lines(screen(), result, back=back):
@@ -97,6 +97,20 @@ def navigate(
             )
 
     run(work)
+
+
+async def _moving(client: Client, method: str, params: dict[str, Any], ref: str) -> dict[str, Any]:
+    """Move the leaf; of a log that has one path, say which fork takes the other way."""
+    try:
+        return await client.request(method, params)
+    except RpcError as exc:
+        if exc.data.get("instead") != "session/fork":
+            raise
+        boundary, text = exc.data["boundary"], f"a {exc.data['format']} log has one path and cannot go back in it"
+        if boundary is None:
+            raise Refusal(exc.kind, f"{text}, and no turn is closed before that place") from None
+        line = f"`{program()} fork {shlex.quote(argument(ref))} {short_id(boundary)}`"
+        raise Refusal(exc.kind, f"{text}; this takes the other way, in a session of its own: {line}") from None
 
 
 async def _stay(client: Client, session: str) -> dict[str, Any]:
@@ -150,18 +164,7 @@ async def pin_leaf(client: Client, info: Info) -> dict[str, Any] | None:
 
 def is_last(info: Info) -> bool:
     """Whether the leaf is the last line of the session's file, or no agent reads one."""
-    if info["path"] is None or not info.get("entryCount"):
-        return True
-    try:
-        with open(info["path"], "rb") as file:
-            end, data, length = file.seek(0, 2), b"", TAIL_BYTES
-            while length < 2 * end + TAIL_BYTES and b"\n" not in data.strip():
-                file.seek(max(0, end - length))
-                data, length = file.read(), 2 * length
-        last = jsonlib.loads(data.strip().rpartition(b"\n")[2])
-    except (OSError, ValueError):
-        return False
-    return isinstance(last, dict) and cast("dict[str, Any]", last).get("id") == info["leafId"]
+    return info["path"] is None or not info.get("entryCount") or info["lastEntryId"] == info["leafId"]
 
 
 def prompt_lines(view: Screen, result: dict[str, Any]) -> Iterator[str]:
@@ -200,7 +203,7 @@ def move(
         if summary is not None:
             params["summary"] = {"text": argument(summary)}
         await expect_leaf(client, params, expect)
-        result = await client.request("session/moveLeaf", params)
+        result = await _moving(client, "session/moveLeaf", params, ref)
         if json:
             put_json(result)
         else:
@@ -226,7 +229,8 @@ def branch(
 ) -> None:
     """Make a new session file from the path up to a user's message, whose text comes back for editing.
 
-    Without ENTRY the whole path to the leaf is copied. The source stays as it is, byte for byte.
+    Without ENTRY the whole path to the leaf is copied. The source stays as it is, byte for byte. Of a dsh session
+    whole turns are copied.
 
     Examples: `dshd branch last 4f2a`, `dshd branch last 4f2a --at`, `dshd branch last`
     """
@@ -242,7 +246,12 @@ def branch(
             params["childSessionId"] = argument(id_)
         if force:
             params["force"] = True
-        result = await client.request("session/branch", params)
+        try:
+            result = await client.request("session/branch", params)
+        except RpcError as exc:
+            if exc.kind != "boundaryInTurn":
+                raise
+            raise within(exc.data["turn"], exc.data["nearestClosed"], ref) from None
         if json:
             put_json(result)
         else:

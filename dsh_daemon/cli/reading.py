@@ -37,12 +37,14 @@ from .render import (
     home,
     pad,
     plural,
+    prefixes,
     row_line,
     session_facts,
     session_line,
     session_lines,
     size,
 )
+from .reporting import show_context
 
 ON_SCREEN = 30  # sessions that a terminal shows when no limit is named
 
@@ -79,6 +81,12 @@ class Tail(StrEnum):
     empty = "empty"
 
 
+class ContextFormat(StrEnum):
+    agent = "agent"
+    openai = "openai"
+    anthropic = "anthropic"
+
+
 class Filter(StrEnum):
     default = "default"
     no_tools = "no-tools"
@@ -101,11 +109,12 @@ def list_sessions(
         ),
     ] = None,
     format_: Annotated[
-        list[Format] | None,
-        typer.Option("--format", "-f", metavar="FORMAT", help=f"{', '.join(Format)}; repeatable."),
+        list[str] | None,
+        typer.Option("--format", "-f", metavar="FORMAT", help=f"{', '.join(Format)}; several by commas."),
     ] = None,
     tail: Annotated[
-        list[Tail] | None, typer.Option(metavar="TAIL", help=f"How it ends: {', '.join(Tail)}; repeatable.")
+        list[str] | None,
+        typer.Option("--tail", metavar="TAIL", help=f"How it ends: {', '.join(Tail)}; several by commas."),
     ] = None,
     named: Annotated[bool, typer.Option("--named", help="Only sessions that somebody gave a title.")] = False,
     archived: Annotated[bool, typer.Option("--archived", help="Archived sessions too.")] = False,
@@ -123,11 +132,14 @@ def list_sessions(
 ) -> None:
     """List the sessions of every agent, the latest first.
 
+    What did the restart cut off? `dshd list --tail open,interrupted,pendingTool`
+
     Examples: `dshd list`, `dshd list --here`, `dshd list -q redirect -f pi`
     """
     params: dict[str, Any] = {"sort": sort.value, "order": "asc" if reverse else "desc"}
     place = folder(str(cwd)) if cwd and not here_ else here() if here_ or scope else None
-    options = {"query": query, "formats": format_, "tail": tail, "cwd": place, "scope": scope if place else None}
+    formats, tails = choices(Format, format_, "--format"), choices(Tail, tail, "--tail")
+    options = {"query": query, "formats": formats, "tail": tails, "cwd": place, "scope": scope if place else None}
     filters: dict[str, Any] = {name: value for name, value in options.items() if value}
     flags = {"named": named, "archived": archived, "subagents": subagents}
     filters |= {name: True for name, on in flags.items() if on}
@@ -147,6 +159,15 @@ def list_sessions(
                 put(line)
 
     run(work)
+
+
+def choices(kinds: type[StrEnum], given: list[str] | None, option: str) -> list[StrEnum]:
+    """The values of an option that may be repeated or hold several, between commas."""
+    words = [word.strip() for text in given or [] for word in text.split(",")]
+    for word in words:
+        if word not in list(kinds):
+            raise typer.BadParameter(f"{clean(word)!r} is not one of {', '.join(kinds)}", param_hint=option)
+    return [kinds(word) for word in words]
 
 
 def list_lines(view: Screen, result: dict[str, Any], *, filtered: bool) -> Iterator[str]:
@@ -302,13 +323,30 @@ def leaves(ref: RefOrLast = "last", *, json: Json = False) -> None:
     run(work)
 
 
-def show(ref: RefOrLast = "last", entry: EntryOrNone = None, *, json: Json = False) -> None:
-    """Show what is known of a session, or one entry in full.
+def show(
+    ref: RefOrLast = "last",
+    entry: EntryOrNone = None,
+    *,
+    context: Annotated[
+        bool, typer.Option("--context", help="What a model would see at the leaf, or at the entry.")
+    ] = False,
+    format_: Annotated[
+        ContextFormat | None,
+        typer.Option("--format", "-f", metavar="FORMAT", help=f"Of --context: {', '.join(ContextFormat)}."),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Show what is known of a session, one entry in full, or the context of a model.
 
-    Examples: `dshd show last`, `dshd show last leaf`, `dshd show last 4f2a --json`
+    Examples: `dshd show last`, `dshd show last leaf`, `dshd show last --context --format openai --json`
     """
+    if format_ is not None and not context:
+        raise typer.BadParameter("it goes with --context", param_hint="--format")
 
     async def work(client: Client) -> None:
+        if context:
+            await show_context(client, ref, entry, format_ or ContextFormat.agent, json=json)
+            return
         session = await resolve(client, ref)
         if entry is None:
             state = await read_state(client, session)
@@ -364,15 +402,23 @@ def family(ref: Ref, *, json: Json = False) -> None:
             put_json(result)
             return
         listed = await whole_list(client, {"archived": True, "subagents": True})
-        infos = {info["sessionId"]: info for info in listed["items"]}
-        view = screen()
-        for id_, rails in _descent(result["sessions"], result["root"]):
-            info = infos.get(id_)
-            title, about = (info["title"], " · ".join(session_facts(info))) if info else (id_, "not listed")
-            marks = [(clean(about), "dim")] + ([("  ← this", "leaf")] if id_ == session else [])
-            put(view.fit([(rails, "dim")], (clean(title), "title" if id_ == session else ""), marks))
+        for line in family_lines(screen(), result, listed["items"], session):
+            put(line)
 
     run(work)
+
+
+def family_lines(view: Screen, family: dict[str, Any], listed: list[dict[str, Any]], this: str) -> Iterator[str]:
+    """Each session below the one that it came from, with what the list says of it."""
+    infos = {info["sessionId"]: info for info in listed}
+    ids = [member["sessionId"] for member in family["sessions"]]
+    short = dict(zip(ids, prefixes(ids), strict=True))
+    for id_, rails in _descent(family["sessions"], family["root"]):
+        info = infos.get(id_)
+        title, about = (info["title"], " · ".join(session_facts(info))) if info else (id_, "not listed")
+        about = " · ".join(filter(None, (about, short.get(id_, ""))))
+        marks = [(clean(about), "dim")] + ([("  ← this", "leaf")] if id_ == this else [])
+        yield view.fit([(rails, "dim")], (clean(title), "title" if id_ == this else ""), marks)
 
 
 def _descent(sessions: Iterable[dict[str, Any]], root: str) -> Iterable[tuple[str, str]]:

@@ -35,6 +35,8 @@ _STYLES = {
     "good": Style(color="green"),
     "command": Style(color="cyan"),
 }
+COMMON = "session-"  # how the ids begin that dsh makes
+MOST_OF_AN_ID = 24  # characters of an id that a column holds; what needs more is shown whole
 WIDEST = 120  # cells; what hangs at the edge of a line stays within reading distance of its text
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]+")
 _INVISIBLE = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]+")
@@ -62,6 +64,13 @@ def clean_lines(text: str) -> Iterator[str]:
     """The lines of a longer text, each printable, tabs as spaces."""
     for line in text.replace("\r\n", "\n").split("\n"):
         yield clean(line.expandtabs(4))
+
+
+def content_text(content: Any) -> str:
+    """The text of a message's content, pictures as a word."""
+    if isinstance(content, str):
+        return content
+    return " ".join(str(block.get("text") or f"[{block.get('type')}]") for block in content)
 
 
 def cells(text: str) -> int:
@@ -274,7 +283,7 @@ def _columns(items: Sequence[Info], *, whole: bool) -> dict[str, list[str]]:
         "age": [row[1] for row in rows],
         "amount": [row[2] for row in rows],
         "state": [" ".join(row[3:]) for row in rows],
-        "id": ids if whole else _prefixes(ids),
+        "id": ids if whole else prefixes(ids),
     }
     if len(set(columns["place"])) < 2:
         del columns["place"]
@@ -288,13 +297,14 @@ def _tail(text: str, width: int | None) -> str:
     return text if width is None or cells(text) <= width else "…" + text[1 - width :]
 
 
-def _prefixes(ids: Sequence[str]) -> list[str]:
-    """As much of each id as names it among these, at least eight characters; a sixteenth is too much to type."""
+def prefixes(ids: Sequence[str]) -> list[str]:
+    """As much of each id as names it among these, at least eight characters of what tells it from others."""
     shown: dict[str, str] = {}
     ordered = sorted(set(ids))
     for before, one, after in zip(["", *ordered], ordered, [*ordered[1:], ""], strict=False):
-        length = max(8, 1 + max(_shared(before, one), _shared(one, after)))
-        shown[one] = one[:length] if length <= 16 else one[:8] + "…"
+        least = len(COMMON) + 8 if one.startswith(COMMON) else 8
+        length = max(least, 1 + max(_shared(before, one), _shared(one, after)))
+        shown[one] = one[:length] if length <= MOST_OF_AN_ID else one
     return [shown[one] for one in ids]
 
 
@@ -367,6 +377,20 @@ def entry_lines(screen: Screen, entry: dict[str, Any]) -> Iterator[str]:
         yield screen.paint(clean(f"… {cut_off.get('field')} is {cut_off.get('bytes')} bytes, cut here"), "dim")
 
 
+def message_lines(screen: Screen, message: dict[str, Any]) -> Iterator[str]:
+    """A message as a model gets it, in any provider's form: who speaks, then what is said, a little to the right."""
+    role = clean(str(message.get("role")))
+    about = next((str(message[name]) for name in ("toolName", "customType", "tool_call_id") if message.get(name)), "")
+    yield screen.join(
+        [(role, role if role in {"user", "assistant"} else "kind"), (clean(about and f"  {about}"), "dim")]
+    )
+    calls = message.get("tool_calls")
+    asked = [_block(call) for call in cast("list[Any]", calls)] if isinstance(calls, list) else []
+    for text, style in [*_blocks(message), *asked]:
+        for line in clean_lines(text) if text.strip() else ():
+            yield ("  " + screen.paint(line, style)).rstrip()
+
+
 def _table(value: Any) -> dict[str, Any]:
     return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
@@ -391,6 +415,16 @@ def _block(block: Any) -> Part:
         case "toolCall":
             return f"[{fields.get('name')}] {json.dumps(fields.get('arguments'), ensure_ascii=False)}", "kind"
         case "image":
-            return f"[image {fields.get('mimeType', '')}]", "dim"
+            kind = fields.get("mimeType") or _table(fields.get("source")).get("media_type")
+            return f"[image {kind or ''}]", "dim"
+        case "image_url":
+            return "[image]", "dim"
+        case "tool_use":
+            return f"[{fields.get('name')}] {json.dumps(fields.get('input'), ensure_ascii=False)}", "kind"
+        case "function":
+            function = _table(fields.get("function"))
+            return f"[{function.get('name')}] {function.get('arguments')}", "kind"
+        case "tool_result":
+            return "\n".join(text for text, _ in _blocks(fields)), ""
         case _:
             return json.dumps(block, ensure_ascii=False), "dim"

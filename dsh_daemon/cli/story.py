@@ -1,4 +1,4 @@
-"""The sample sessions of `dshd demo`, written as pi and omp write theirs."""
+"""The sample sessions of `dshd demo`, written as pi and omp write theirs, and what its own agent does."""
 
 from __future__ import annotations
 
@@ -6,13 +6,45 @@ import json
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 LOGIN = "019cadd3-8790-7c41-9d0e-5f2a61b8c3d4"
 READ, FIX, DONE, REFACTOR, BROKEN = "9a3c41d7", "40ab6c1e", "f25a90b7", "0c9e2a58", "d4617b3f"
 
 _NO_COST = {"input": 0, "output": 0, "cacheRead": 0, "cacheWrite": 0, "total": 0}
 _USAGE = {"input": 1200, "output": 80, "cacheRead": 0, "cacheWrite": 0, "totalTokens": 1280, "cost": _NO_COST}
+
+
+class Work(NamedTuple):
+    """What the agent of the demo does for a prompt; a tool without a result never comes back."""
+
+    prompt: str
+    calls: tuple[tuple[str, dict[str, str], str | None], ...]
+    answer: str
+
+
+BREAKS = Work(
+    "What of this breaks with Vue 3?",
+    (("read", {"path": "package.json"}, '{"dependencies":{"vue":"2.7"}}'),),
+    "The router, the store and two plugins.",
+)
+ROUTER = Work(
+    "Migrate the router",
+    (("edit", {"path": "src/router.ts"}, "Edited"), ("bash", {"command": "npm test"}, "38 passed")),
+    "The router is done; all 38 tests pass.",
+)
+REST = Work("Now all the rest", (("bash", {"command": "npx vue-codemod src"}, None),), "")
+LOOK = Work(
+    "See what the codemod did before it was cut off",
+    (("bash", {"command": "git status --short"}, " M src/store.ts"),),
+    "One file of 61; I run it again for the others.",
+)
+COMPAT = Work(
+    "The conservative way: @vue/compat first",
+    (("edit", {"path": "package.json"}, "Edited"),),
+    "It runs in compat mode; nothing else had to change.",
+)
+WORKS = {work.prompt: work for work in (BREAKS, ROUTER, REST, LOOK, COMPAT)}
 
 
 def stamp(when: datetime) -> str:

@@ -14,7 +14,20 @@ from dsh_daemon.entries import HIDDEN_BY_DEFAULT
 from .arguments import Json
 from .call import Client, RpcError, connect, dump, flush, guard, here, put, resolve, screen
 from .complete import refs
-from .render import Row, Screen, clean, clock, kind_column, pad, plural, row_marks, session_facts, short_id
+from .render import (
+    Row,
+    Screen,
+    cells,
+    clean,
+    clock,
+    content_text,
+    kind_column,
+    pad,
+    plural,
+    row_marks,
+    session_facts,
+    short_id,
+)
 
 MOST_WINDOWS = 5
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 2.0
@@ -36,7 +49,8 @@ def watch(
 ) -> None:
     """Follow a session, or all of them, until Ctrl-C. A daemon that ends is waited for.
 
-    With --json each notification is one JSON document on a line of its own.
+    Of a session it tells the new entries, what its agent says of itself and what waits for that one; on a terminal
+    the last line shows the answer that is being written. With --json each notification is one document on one line.
 
     Examples: `dshd watch`, `dshd watch last`, `dshd watch last --json`
     """
@@ -53,6 +67,7 @@ class Follower:
     def __init__(self, *, json: bool) -> None:
         self.json = json
         self.screen = screen()
+        self.stream = ""  # what a model says, in the last line of a terminal until the entry itself is there
 
     async def follow(self) -> None:
         pause = 0.0
@@ -97,7 +112,14 @@ class Follower:
         raise NotImplementedError
 
     def say(self, text: str, style: str = "dim") -> None:
+        self.wipe()
         put(self.screen.fit([(clock(None), "dim"), ("  ", "")], (clean(text), style)))
+
+    def wipe(self) -> None:
+        """Take away the line of the stream; what comes next stands in its place."""
+        if self.stream:
+            sys.stdout.write("\r\x1b[K")
+            self.stream = ""
 
     def put_note(self, method: str, params: dict[str, Any]) -> None:
         put(dump({"method": method, "params": params}, pretty=False))
@@ -194,8 +216,12 @@ class SessionFollower(Follower):
             else:
                 self.say(f"the session was {params['reason']}")
             return False
+        if method.startswith("agent/"):
+            self.agent_says(method, params)
+            return True
         if method != "session/changed":
             return True
+        self.wipe()
         if params["epoch"] != self.epoch or params.get("resync"):
             if self.json:
                 self.put_note(method, params)
@@ -206,6 +232,28 @@ class SessionFollower(Follower):
             else:
                 await self.catch_up(client)
         return True
+
+    def agent_says(self, method: str, params: dict[str, Any]) -> None:
+        if self.json:
+            self.put_note(method, params)
+        elif method == "agent/delta":
+            text = params["chunk"].get("text")
+            self.show_stream(f" … {text}" if "skipped" in params and isinstance(text, str) else text)
+        elif method == "agent/status":
+            self.say(f"the agent is {params['status']}" + (f": {params['detail']}" if "detail" in params else ""))
+        elif waiting := params.get("messages"):
+            last = waiting[-1]
+            self.say(
+                f"{plural(len(waiting), 'message')} for the agent; {last['from']}: {content_text(last['content'])}"
+            )
+
+    def show_stream(self, text: Any) -> None:
+        if not self.screen.is_terminal or not isinstance(text, str):
+            return
+        self.stream = clean(self.stream + text)
+        while cells(self.stream) > (self.screen.width or 80) - 12:
+            self.stream = self.stream[1:]
+        sys.stdout.write(f"\r\x1b[K{' ' * 8}  {self.screen.paint(self.stream, 'dim')}")
 
     async def catch_up(self, client: Client) -> None:
         known = {"epoch": self.epoch, "revision": self.revision}
