@@ -49,7 +49,9 @@ class Line:
         return cls(process.stdout.fileno(), process.stdin.fileno(), process)
 
     def send(self, message: Any) -> None:
-        body = json.dumps(message).encode()
+        self.send_bytes(json.dumps(message).encode())
+
+    def send_bytes(self, body: bytes) -> None:
         data = b"Content-Length: %d\r\n\r\n%b" % (len(body), body)
         while data:
             data = data[os.write(self._writes, data) :]

@@ -270,6 +270,7 @@ def outside(stage: Stage, bindings: Bindings, step: dict[str, Any]) -> None:
     """What happens beside the protocol: another program appends to a file, or takes it away."""
     path = Path(bindings.fill(step.get("path", "<text:sample>")))
     if "appends" in step:
+        path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("ab") as file:
             file.write(json.dumps(bindings.fill(step["appends"]), separators=(",", ":")).encode() + b"\n")
     elif step.get("removes"):
@@ -363,8 +364,10 @@ def placeholders(value: Any, home: str, known: str, marks: dict[str, str], bindi
             placeholders(inner, home, known, marks, bindings, field if field in {"upserts", "items"} else "")
             for inner in value
         ]
-    if field in _BY_FIELD and not (field == "version" and isinstance(value, int)):
+    if field in _BY_FIELD and value is not None and not (field == "version" and isinstance(value, int)):
         return _BY_FIELD[field]
+    if field == "timestamp" and str(value).isdecimal() and str(value) not in known:
+        return "<int>"  # of a message
     if field == "epoch":
         return named(value, "epoch", marks, bindings)
     if not isinstance(value, str):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from typing import Any
 
 import pytest
 from hypothesis import given, settings, strategies as st
@@ -13,8 +14,9 @@ from dsh_daemon.errors import NotAUserMessage
 from dsh_daemon.log.index import NONE
 from dsh_daemon.rows import Layout, View, window
 from dsh_daemon.tree import path
+from dsh_daemon.turns import broken_off, last_closed, spans, unanswered
 from tests.indexes import Log, log_of, log_of_bytes, trees
-from tests.support import assistant, entry, header, line, user
+from tests.support import assistant, entry, header, line, tool_result, user
 
 
 def planned(log: Log, i: int):
@@ -55,6 +57,62 @@ def test_a_branch_is_whole_in_itself(entries, data):
     assert {new.index.ids[k]: label.text for k, label in new.index.labels.items()} == {
         id_: label.text for id_, label in had.items()
     }
+
+
+KINDS = (
+    "turn_start",
+    "turn_end",
+    "user",
+    "call",
+    "result",
+    "answer",
+    "empty",
+    "aborted",
+    "label",
+    "custom",
+    "end_seed",
+)
+
+
+@given(st.lists(st.tuples(st.sampled_from(KINDS), st.booleans()), min_size=1, max_size=25), st.data())
+@settings(max_examples=300, deadline=None)
+def test_what_is_copied_to_a_place_outside_of_turns_is_outside_of_turns(steps, data):
+    """A030: whatever stands where, with marks and without; no call of the last turn waits in the copy."""
+    entries: list[dict[str, Any]] = []
+    turn = 0
+    for n, (kind, elsewhere) in enumerate(steps):
+        ids = [e["id"] for e in entries]
+        parent = data.draw(st.sampled_from(ids)) if elsewhere and ids else ids[-1] if ids else None
+        match kind:
+            case "user":
+                made = user(f"e{n}", parent, "do it")
+            case "call" | "answer" | "empty" | "aborted":
+                calls = [{"id": f"c{n}", "name": "x", "arguments": {}}] if kind == "call" else []
+                more: dict[str, Any] = {"stopReason": "aborted"} if kind == "aborted" else {}
+                made = assistant(f"e{n}", parent, "" if kind == "empty" else "yes", calls=calls, **more)
+            case "result":
+                called = [e["id"].replace("e", "c") for e in entries if "toolCall" in str(e)]
+                made = tool_result(f"e{n}", parent or "", called[-1] if called else "c", "done")
+                made["parentId"] = parent
+            case "label":
+                made = entry("label", f"e{n}", parent, targetId=parent or "none", label="x")
+            case _:
+                turn += kind == "turn_start"
+                marks = {"turn_start": {"turn": turn}, "turn_end": {"turn": turn, "reason": {"kind": "completed"}}}
+                made = entry(kind, f"e{n}", parent, **marks.get(kind, {}))
+        entries.append(made)
+    log = log_of(entries)
+    for i in range(len(entries)):
+        line_ = path(log.index, i)
+        near = last_closed(log.index, line_, log.read)
+        if broken_off(log.index, line_, log.read) is None:
+            new = branched(log, i)
+            copy = path(new.index, len(new.index) - 1)
+            assert broken_off(new.index, copy, new.read) is None
+            if turns := spans(new.index, copy):
+                assert turns[-1].recorded or unanswered(turns[-1], new.index, new.read) == []
+        elif near != NONE:
+            assert broken_off(log.index, path(log.index, near), log.read) is None
 
 
 @given(trees(30), st.data())

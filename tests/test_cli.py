@@ -21,13 +21,14 @@ from typing import Any
 
 import pytest
 
+from .dsh_logs import Log
 from .support import assistant, entry, header, tool_result, user, write_log
 
 DSHD = [sys.executable, "-m", "dsh_daemon"]
 COMMANDS = [
-    "list", "tree", "leaves", "show", "family", "watch", "demo",
-    "create", "navigate", "branch", "label", "rename", "append", "move", "draft", "archive", "pin", "delete",
-    "status", "serve", "stdio", "stop", "doctor", "config", "socket-path",
+    "list", "tree", "leaves", "show", "family", "turns", "request", "stats", "transcript", "watch", "demo",
+    "create", "navigate", "branch", "fork", "label", "rename", "append", "move", "draft", "archive", "pin", "delete",
+    "resume", "agent", "status", "serve", "stdio", "stop", "doctor", "config", "socket-path",
 ]  # fmt: skip
 HOSTILE = "\x1b]0;evil\x07 \r\n 漢字 👩\u200d👩\u200d👧 \u202etxt.exe\x9b31m"
 
@@ -67,7 +68,10 @@ while True:
         os.close(fd)
     link.send(b"%d" % os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 """
-LOADED = [f"dsh_daemon.cli.{name}" for name in ("app", "changing", "daemon", "moving", "reading", "watch")]
+LOADED = [
+    f"dsh_daemon.cli.{name}"
+    for name in ("agents", "app", "changing", "daemon", "moving", "reading", "reporting", "watch")
+]
 
 
 class Forks:
@@ -145,7 +149,7 @@ class Shell:
     def session(self, name: str, entries: list[dict[str, Any]], **head: Any) -> str:
         """Write a session file; its path, which names it to every command."""
         path = self.root / "--proj--" / f"2026-01-01T00-00-00-000Z_{name}.jsonl"
-        return str(write_log(path, entries, header(name, str(self.cwd), **head)))
+        return str(write_log(path, entries, header(name, **{"cwd": str(self.cwd), **head})))
 
     def story(self, name: str) -> str:
         """Two ways after one prompt; the leaf is `bbbb0004`, the last line."""
@@ -226,7 +230,7 @@ def test_a_pipe_sees_no_colour_and_no_cut_lines(shell: Shell) -> None:
     assert "word " * 44 in out
 
 
-@pytest.mark.parametrize("command", ["list", "tree", "leaves", "show"])
+@pytest.mark.parametrize("command", ["list", "tree", "leaves", "show", "turns", "stats"])
 def test_a_narrow_terminal_cuts_and_never_wraps(shell: Shell, command: str) -> None:
     path = shell.session(
         "narrow", [user("aaaa0001", None, "漢字漢字漢字漢字 and a great many words that do not fit", 1)]
@@ -251,6 +255,10 @@ def test_hostile_text_cannot_steer_the_terminal_a086(shell: Shell) -> None:
         ["show", path, "aaaa0001"],
         ["leaves", path],
         ["family", path],
+        ["turns", path],
+        ["transcript", path],
+        ["transcript", path, "--format", "jsonl"],
+        ["show", path, "--context"],
     ):
         plain = shell.run(*args).stdout
         assert "漢字" in plain, args
@@ -288,6 +296,10 @@ def test_json_is_the_protocols_result_and_nothing_else(shell: Shell) -> None:
         ("show", path): {"sessionId", "epoch", "revision", "leafId", "diagnostics", "can"},
         ("show", path, "leaf"): {"entries", "missing"},
         ("family", path): {"root", "ancestors", "sessions", "complete"},
+        ("turns", path): {"turns", "derived"},
+        ("stats", path): {"turns", "messages", "tokens", "cost", "models", "activePath", "inherited"},
+        ("transcript", path): {"text"},
+        ("show", path, "--context"): {"messages", "models", "thinkingLevel", "mode", "injectedRules", "sources"},
         ("draft", path): {"text"},
         ("navigate", path, "aaaa0004", "--preview"): {
             "outcome",
@@ -463,6 +475,274 @@ def test_a_family_is_drawn_as_a_tree(shell: Shell) -> None:
     assert [line.partition("Find")[0] for line in drawn] == ["", "├─ ", "│  └─ ", "└─ "]
 
 
+# --- turns, requests, sums, documents
+
+
+def test_turns_say_where_each_was_closed_and_how_it_ended(shell: Shell) -> None:
+    path = shell.story("turned")
+    assert shell.run("turns", path).stdout.splitlines() == [
+        "1  aaaa0004  done         2 steps   Find the bug",
+        "2  bbbb0004  done         1 step    Fix the line only",
+    ]
+    assert shell.run("turns", path, "aaaa0002").stdout.splitlines() == ["1    open         1 step    Find the bug"]
+    assert "by the messages alone" in terminal(shell, "turns", path)
+    assert "no turns yet" in terminal(shell, "turns", shell.session("no-turns", []))
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 200])
+def test_turns_fit_into_any_terminal(shell: Shell, width: int) -> None:
+    path = shell.story(f"turned-{width}")
+    lines = shell.run("turns", path, COLUMNS=str(width)).stdout.splitlines()
+    assert max(map(len, lines)) <= width
+    assert all(line.startswith(f"{number}  ") for number, line in enumerate(lines, 1))
+    assert lines[1][-4:] == "only" or lines[1].endswith("…")
+
+
+def test_stats_are_a_table_of_the_session_its_path_and_its_models(shell: Shell) -> None:
+    lines = shell.run("stats", shell.story("summed")).stdout.splitlines()
+    assert lines[0].split() == ["cost", "turns", "messages", "input", "output", "cache", "read", "cache", "write"]
+    assert lines[1].split() == ["this", "session", "$0.0000", "3", "8", "4", "4", "0", "0"]
+    assert lines[2].split() == ["way", "to", "the", "leaf", "$0.0000", "2", "6", "3", "3", "0", "0"]
+    assert lines[3].split() == ["mock/mock-1", "$0.0000", "4", "4", "0", "0"]
+
+
+def test_a_transcript_goes_to_the_screen_or_to_a_file_of_ones_own(shell: Shell, tmp_path: Path) -> None:
+    path = shell.story("written")
+    text = shell.run("transcript", path).stdout
+    assert text.startswith("# Find the bug\n")
+    assert "> Fixed.\n" in text
+    assert "Fixed." not in shell.run("transcript", path, "aaaa0004").stdout
+    target = tmp_path / "talk.html"
+    assert re.fullmatch(r".*talk\.html  [\d.]+ kB\n", shell.run("transcript", path, "-o", str(target)).stdout)
+    assert target.stat().st_mode & 0o777 == 0o600
+    assert target.read_text().startswith("<!doctype html>")
+    there = shell.run("transcript", path, "-o", str(target), code=1)
+    assert re.fullmatch(r"dshd: alreadyExists: .*talk\.html is there already; --force overwrites it\n", there.stderr)
+    target.chmod(0o644)
+    shell.run("transcript", path, "--format", "jsonl", "-o", str(target), "--force")
+    assert target.stat().st_mode & 0o777 == 0o600
+    assert [json.loads(line)["id"] for line in target.read_text().splitlines()][-1] == "bbbb0004"
+    nowhere = shell.run("transcript", path, "-o", str(tmp_path / "no" / "x.md"), code=1).stderr
+    assert re.fullmatch(r"dshd: storageError: .*x\.md: No such file or directory\n", nowhere)
+
+
+def test_show_context_is_what_a_model_would_see(shell: Shell) -> None:
+    path = shell.story("contexts")
+    lines = shell.run("show", path, "--context").stdout.splitlines()
+    assert lines[:4] == ["  model     mock/mock-1", "  thinking  off", "  mode      none", "  messages  6"]
+    assert lines[5:7] == ["user", "  Find the bug"]
+    assert lines[8:10] == ["assistant", '  [read] {"path": "src/a.ts"}']
+    assert lines[11:13] == ["toolResult  read", "  text"]
+    above = shell.json("show", path, "aaaa0001", "--context", "--format", "openai")
+    assert [message["role"] for message in above["messages"]] == ["user"]
+    for format_ in ("openai", "anthropic"):
+        shown = shell.run("show", path, "--context", "--format", format_).stdout
+        assert '  [read] {"path":' in shown
+        assert "  Fixed." in shown
+
+
+def test_a_request_that_was_recorded_is_shown_as_it_was_sent(shell: Shell) -> None:
+    header_ = {"config": {"model": "m1", "maxTokens": 9}, "system": "Be brief.", "tools": [{"name": "read"}, {"x": 1}]}
+    path = shell.session("sent", [
+        entry("turn_start", "aaaa0001", None, 1, turn=1),
+        user("aaaa0002", "aaaa0001", "Hello", 2),
+        entry("request_header", "aaaa0003", "aaaa0002", 3, header=header_, reason="initial"),
+        entry("step_start", "aaaa0004", "aaaa0003", 4, turn=1, step=1),
+        assistant("aaaa0005", "aaaa0004", "Hi.", 5),
+    ], generator="dsh-daemon/1")  # fmt: skip
+    assert shell.run("request", path, "1").stdout.splitlines() == [
+        "  model      m1",
+        "  maxTokens  9",
+        "  tools      read, ?",
+        "",
+        "system",
+        "  Be brief.",
+        "",
+        "user",
+        "  Hello",
+    ]
+    assert shell.json("request", path, "1", "1")["header"] == header_
+    missing = shell.run("request", path, "1", "2", code=1).stderr
+    assert re.fullmatch("dshd: notRecorded: [^\n]+\n", missing)
+
+
+def test_one_command_says_what_a_restart_cut_off(shell: Shell) -> None:
+    call = {"id": "c1", "name": "bash", "arguments": {"command": "make"}}
+    shell.session(
+        "cut-off", [user("aaaa0001", None, "Build", 1), assistant("aaaa0002", "aaaa0001", "", 2, calls=[call])]
+    )
+    shell.story("finished")
+    found = {info["sessionId"] for info in shell.json("list", "--tail", "open,interrupted,pendingTool")["items"]}
+    assert "cut-off" in found
+    assert "finished" not in found
+    assert found == {
+        info["sessionId"] for info in shell.json("list", "--tail", "open", "--tail", "interrupted,pendingTool")["items"]
+    }
+
+
+# --- going on with the agent's own program
+
+
+def program(folder: Path, name: str) -> str:
+    """A program that says how it was started; a PATH where it is found."""
+    path = folder / name
+    path.write_text('#!/bin/sh\necho "$PWD|$PI_CODING_AGENT_DIR"\nprintf "%s\\n" "$@"\n')
+    path.chmod(0o755)
+    return f"{folder}:{os.environ['PATH']}"
+
+
+def test_resume_prints_the_command_of_the_agents_program_for_a_shell(shell: Shell) -> None:
+    path = shell.story("to-resume")
+    wanted = f"pi --session {path}"
+    assert shell.run("resume", path).stdout == wanted + "\n"
+    assert shell.run("resume", path, "--print", "--", "--model", "a b").stdout == f"{wanted} --model 'a b'\n"
+    assert shell.json("resume", path) == {"argv": ["pi", "--session", path], "cwd": str(shell.cwd)}
+    away = shell.session("away", [user("aaaa0001", None, "Hi", 1)], cwd=str(shell.root))
+    assert shell.run("resume", away).stdout == f"cd {shell.root} && pi --session {away}\n"
+
+
+def test_resume_runs_the_agents_program_where_the_leaf_is(shell: Shell, tmp_path: Path) -> None:
+    path = shell.story("to-run")
+    shell.run("navigate", path, "aaaa0004")
+    out = shell.run("resume", path, "--run", "--", "--model", "a b", PATH=program(tmp_path, "pi")).stdout
+    assert out.splitlines() == [f"{shell.cwd}|", "--session", path, "--model", "a b"]
+    last = json.loads(Path(path).read_bytes().splitlines()[-1])
+    assert (last["type"], last["parentId"]) == ("custom", "aaaa0004")
+
+
+def test_what_cannot_be_run_is_said_before_anything_is_written(shell: Shell, tmp_path: Path) -> None:
+    path = shell.story("not-to-run")
+    shell.run("navigate", path, "aaaa0004")
+    before = Path(path).read_bytes()
+    missing = shell.run("resume", path, "--run", PATH=str(tmp_path), code=1)
+    assert (missing.stdout, missing.stderr) == ("", "dshd: notFound: there is no program `pi` on the PATH\n")
+    gone = shell.session("gone", [user("aaaa0001", None, "Hi", 1)], cwd=str(tmp_path / "gone"))
+    refused = shell.run("resume", gone, "--run", PATH=program(tmp_path, "pi"), code=1).stderr
+    assert refused == f"dshd: notFound: the folder of this session is gone: {tmp_path / 'gone'}\n"
+    assert Path(path).read_bytes() == before
+
+
+@pytest.mark.parametrize(("answer", "runs"), [("\r", True), ("y\r", True), ("n\r", False), ("\x04", False)])
+def test_on_a_terminal_resume_asks_first(shell: Shell, tmp_path: Path, answer: str, *, runs: bool) -> None:
+    path = shell.story("asked" + answer.strip().strip("\x04"))
+    shell.run("navigate", path, "aaaa0004")
+    before = Path(path).read_bytes()
+    out = terminal(shell, "resume", path, typed=answer, NO_COLOR="1", PATH=program(tmp_path, "pi"))
+    assert f"$ pi --session {path}" in out.replace("\r\n", "\n")
+    assert "run it? [Y/n] " in out
+    assert (f"{shell.cwd}|" in out) is runs
+    assert (Path(path).read_bytes() != before) is runs
+
+
+@pytest.mark.parametrize("command", ["resume", "fork", "agent"])
+def test_what_is_not_there_is_refused_and_nothing_is_made(shell: Shell, tmp_path: Path, command: str) -> None:
+    """A041, A042, A052: every command finds its session in one way, and none becomes a new one."""
+    before = sorted(shell.folder.rglob("*.jsonl"))
+    for ref in ("no such session", str(tmp_path / "no.jsonl")):
+        assert shell.run(command, ref, code=1).stderr.startswith("dshd: sessionNotFound: ")
+    shell.cwd, kept = tmp_path, shell.cwd  # a folder without sessions
+    try:
+        assert shell.run(command, "last", code=1).stderr.startswith("dshd: sessionNotFound: ")
+    finally:
+        shell.cwd = kept
+    assert sorted(shell.folder.rglob("*.jsonl")) == before
+    listed = shell.json("list", "--cwd", str(shell.cwd), "--limit", "1")["items"][0]["sessionId"]
+    assert shell.json("show", "last")["sessionId"] == listed
+
+
+def test_a_native_session_has_no_program_to_run(shell: Shell) -> None:
+    made = shell.json("create", "--title", "Ours")
+    before = Path(made["path"]).read_bytes()
+    for option in (["--run"], ["--print"], ["--", "--model", "x"]):
+        refused = shell.run("resume", made["sessionId"], *option, code=1).stderr
+        assert refused.startswith("dshd: notSupportedByFormat: no program belongs to a native session")
+    assert "nothing was cut off; the next turn is 1" in shell.run("resume", made["sessionId"]).stdout
+    assert re.search("agent +nobody\n", shell.run("agent", made["sessionId"]).stdout)
+    assert Path(made["path"]).read_bytes() == before
+
+
+# --- sessions of dsh
+
+
+@pytest.fixture
+def of_dsh(shell: Shell, tmp_path: Path) -> tuple[Log, str]:
+    """Two closed turns and one that was cut off; the path of the log."""
+    log = Log("session-cli", cwd=str(shell.cwd))
+    log.talk("Find the bug", "It is in line 3.")
+    log.tool_turn("Fix it", "npm test", "Fixed.")
+    log.prompt("Now the docs")
+    return log, str(log.write(tmp_path / "logs"))
+
+
+def number(log: Log, type_: str, turn: int) -> str:
+    """Of the first event of a kind in a turn, as an entry is called."""
+    start = next(e["seq"] for e in log.events if e["type"] == "turn/start" and e["data"]["turn"] == turn)
+    return str(next(e["seq"] for e in log.events[start:] if e["type"] == type_))
+
+
+@pytest.mark.parametrize("command", ["navigate", "move"])
+def test_going_back_in_a_dsh_log_names_the_fork_that_does_it(
+    shell: Shell, of_dsh: tuple[Log, str], command: str
+) -> None:
+    log, path = of_dsh
+    refused = shell.run(command, path, number(log, "user/message", 2), code=1).stderr
+    assert refused.startswith("dshd: notSupportedByFormat: a dsh log has one path and cannot go back in it; ")
+    assert refused.endswith(f"fork {path} {number(log, 'turn/end', 1)}`\n")
+    first = shell.run(command, path, number(log, "user/message", 1), code=1).stderr
+    assert first.endswith("cannot go back in it, and no turn is closed before that place\n")
+
+
+def test_a_dsh_session_is_forked_and_branched_at_closed_turns(shell: Shell, of_dsh: tuple[Log, str]) -> None:
+    log, path = of_dsh
+    end = number(log, "turn/end", 2)
+    before = Path(path).read_bytes()
+    for args in (["fork", path], ["branch", path], ["fork", path, "--turn", "3"]):
+        assert shell.run(*args, code=1).stderr.endswith(f"fork {path} {end}`\n")
+    out = shell.run("fork", path, "--turn", "2", "--id", "forked-cli").stdout
+    assert f"begins with {int(end) + 1} events of the source up to {end}\n" in out
+    out = shell.run("branch", path, number(log, "user/message", 3), "--id", "branched-cli").stdout
+    assert "Now the docs" in out
+    assert [turn["reason"]["kind"] for turn in shell.json("turns", "branched-cli")["turns"]] == ["completed"] * 2
+    assert Path(path).read_bytes() == before
+
+
+def test_labels_and_titles_of_a_dsh_session_leave_its_log_as_it_is(shell: Shell, of_dsh: tuple[Log, str]) -> None:
+    log, path = of_dsh
+    before = Path(path).read_bytes()
+    answer = number(log, "assistant/message", 1)
+    assert shell.run("label", path, answer, "the cause").stdout == f"⚑ the cause  on {answer}\n"
+    assert shell.run("rename", path, "The bug").stdout == "renamed to The bug\n"
+    tree = shell.run("tree", path).stdout
+    assert "The bug" in tree.splitlines()[0]
+    assert "It is in line 3.  ⚑ the cause" in tree
+    assert Path(path).read_bytes() == before
+
+
+def test_a_dsh_session_is_read_by_every_command(shell: Shell, of_dsh: tuple[Log, str]) -> None:
+    _, path = of_dsh
+    turns = shell.run("turns", path).stdout.splitlines()
+    assert [re.split(r" {2,}", line)[-1] for line in turns] == ["Find the bug", "Fix it", "Now the docs"]
+    assert "deepseek-v4-flash" in shell.run("stats", path).stdout
+    assert shell.json("stats", path)["tokens"]["input"] == 300
+    assert "> Now the docs" in shell.run("transcript", path).stdout
+    context = shell.run("show", path, "--context").stdout
+    assert "Now the docs" in context.split("\nuser\n")[-1]
+
+
+def test_resuming_a_dsh_session_is_dshs_own_business(shell: Shell, of_dsh: tuple[Log, str], tmp_path: Path) -> None:
+    _, path = of_dsh
+    before = Path(path).read_bytes()
+    assert shell.run("resume", path).stdout == "dsh web\n"
+    refused = shell.run("resume", path, "--takeover", code=1).stderr
+    assert (
+        refused
+        == "dshd: notSupportedByFormat: nothing is taken from an agent here: dsh itself continues its sessions\n"
+    )
+    out = terminal(shell, "resume", path, typed="n\r", NO_COLOR="1", PATH=program(tmp_path, "dsh"))
+    assert "choose “Find the bug” there to go on with it" in " ".join(out.split())
+    assert Path(path).read_bytes() == before
+
+
 # --- exit status and streams
 
 
@@ -524,6 +804,17 @@ def test_a_refusal_is_one_line_on_stderr_and_status_1(shell: Shell) -> None:
         ["list", "--tail", "x"],
         ["label", "x"],
         ["list", "--sort", "x"],
+        ["request", "x"],
+        ["request", "x", "one"],
+        ["request", "x", "0"],
+        ["transcript", "x", "--format", "pdf"],
+        ["transcript", "x", "-o", "y", "--json"],
+        ["show", "x", "--format", "openai"],
+        ["show", "x", "--context", "--format", "x"],
+        ["list", "--tail", "open,x"],
+        ["resume", "x", "--run", "--print"],
+        ["agent", "x", "--abort", "--send", "y"],
+        ["fork", "x", "y", "--turn", "1"],
     ],
 )
 def test_wrong_usage_is_status_2(shell: Shell, args: list[str]) -> None:
@@ -600,6 +891,8 @@ def test_completion_knows_sessions_and_entries_of_a_running_daemon(shell: Shell)
     assert "completed" in shell.run(**asked).stdout.split()
     asked = {"_DSHD_COMPLETE": "complete_bash", "COMP_WORDS": "dshd show completed cccc", "COMP_CWORD": "3"}
     assert shell.run(**asked).stdout.split() == ["cccc0001", "cccc0002"]
+    asked = {"_DSHD_COMPLETE": "complete_bash", "COMP_WORDS": "dshd request completed ", "COMP_CWORD": "3"}
+    assert shell.run(**asked).stdout.split() == ["2", "1"]
 
 
 def test_completion_starts_no_daemon(tmp_path: Path) -> None:
@@ -613,8 +906,8 @@ def test_completion_starts_no_daemon(tmp_path: Path) -> None:
 # --- as a person sits before it
 
 
-def terminal(shell: Shell, *args: str, **env: str) -> str:
-    """What `dshd` writes to a terminal of 80 by 24."""
+def terminal(shell: Shell, *args: str, typed: str = "", **env: str) -> str:
+    """What `dshd` writes to a terminal of 80 by 24, on which somebody types."""
     pid, fd = pty.fork()
     if pid == 0:
         os.chdir(shell.cwd)
@@ -622,6 +915,8 @@ def terminal(shell: Shell, *args: str, **env: str) -> str:
         os.environ.update(shell.env | {"COLUMNS": "80", "LINES": "24"} | env)
         os.execv(DSHD[0], [*DSHD, *args])
     out = bytearray()
+    if typed:
+        os.write(fd, typed.encode())
     while select.select([fd], [], [], 20)[0]:
         try:
             data = os.read(fd, 65536)

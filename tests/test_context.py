@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from dsh_daemon import reading, tree
 from dsh_daemon.context import build_context
+from dsh_daemon.session import Session
 from tests.indexes import trees
-from tests.support import assistant, entry, stamp, tool_result, user
+from tests.support import assistant, entry, stamp, tool_result, user, write_log
 
 
 def said(context):
@@ -133,6 +135,13 @@ def test_an_edit_that_a_compaction_took_with_it_is_done():
     assert said(build_context(path)) == ["compactionSummary: so far", "user: kept"]
 
 
+def test_an_edit_may_take_away_the_summary_of_a_compaction():
+    path = [*compacted("u2"), entry("context_edit", "e", "u3", targetId="k", replacement=None)]
+    context = build_context(path)
+    assert said(context) == ["user: two", "user: three"]
+    assert context["compactedFrom"] == "k"
+
+
 def test_settings_are_the_last_on_the_path():
     """A054: the recorded model is data; nothing needs to know its provider."""
     context = build_context([
@@ -180,6 +189,14 @@ def test_oh_my_pi_sends_no_broken_answers():
     assert len(build_context(path)["messages"]) == 6
 
 
+def test_oh_my_pi_keeps_an_aborted_answer_only_right_before_the_note_on_its_thoughts():
+    note = entry("custom_message", "n", "f", customType="interrupted-thinking", content="it was thinking")
+    failed = assistant("f", "u", "half", stopReason="aborted")
+    assert build_context([user("u", None, "hi"), failed, note], omp=True)["sources"] == [["u"], ["f"], ["n"]]
+    empty = assistant("e", "f", "", content=[])
+    assert build_context([user("u", None, "hi"), failed, empty, note], omp=True)["sources"] == [["u"], ["n"]]
+
+
 @given(trees(30), st.booleans())
 @settings(max_examples=80, deadline=None)
 def test_each_message_names_its_entries(entries, omp):
@@ -187,6 +204,48 @@ def test_each_message_names_its_entries(entries, omp):
     known = {e["id"] for e in entries}
     assert len(context["sources"]) == len(context["messages"])
     assert all(ids and known.issuperset(ids) for ids in context["sources"])
+
+
+def of_every_kind(id_, parent, other):
+    """One entry of each kind that a context depends on; `other` is the id of one somewhere."""
+    return [
+        user(id_, parent, f"ask {id_}"),
+        user(id_, parent, f"ask {id_}"),
+        assistant(id_, parent, f"answer {id_}", model=f"m-{id_}"),
+        assistant(id_, parent, f"answer {id_}", model=None, provider=None),
+        entry("compaction", id_, parent, summary=f"so far {id_}", firstKeptEntryId=other),
+        entry("reset_boundary", id_, parent),
+        entry("context_edit", id_, parent, targetId=other, replacement={"content": "new"}),
+        entry("custom_message", id_, parent, customType="n", content=f"note {id_}"),
+        entry("branch_summary", id_, parent, summary=f"left {id_}", fromId=other),
+        entry("model_change", id_, parent, provider="p", modelId=f"m-{id_}"),
+        entry("model_change", id_, parent, model=f"p/m-{id_}", role="smol"),
+        entry("model_change", id_, parent, model=f"p/m-{id_}"),
+        entry("thinking_level_change", id_, parent, thinkingLevel=f"level {id_}"),
+        entry("mode_change", id_, parent, mode=f"mode {id_}"),
+        entry("ttsr_injection", id_, parent, injectedRules=[f"rule {id_}"]),
+        entry("turn_start", id_, parent, turn=1),
+    ]
+
+
+@st.composite
+def paths(draw):
+    count = draw(st.integers(1, 25))
+    ids = [f"e{n}" for n in range(count)]
+    return [
+        draw(st.sampled_from(of_every_kind(id_, parent, draw(st.sampled_from([*ids, "nowhere"])))))
+        for id_, parent in zip(ids, [None, *ids], strict=False)
+    ]
+
+
+@given(paths())
+@settings(max_examples=300, deadline=None)
+def test_only_what_a_context_depends_on_is_read(tmp_path_factory, entries):
+    session = Session.open(str(write_log(tmp_path_factory.mktemp("log") / "s.jsonl", entries)))
+    for n in range(len(entries)):
+        path = tree.path(session.index, n)
+        assert build_context(reading.context_path(session, path)) == build_context(entries[: n + 1])
+    session.journal.close()
 
 
 def test_wrong_types_never_raise():

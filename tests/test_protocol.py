@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -11,16 +12,18 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import jsonschema
 import pytest
 from pydantic import ValidationError
 
 from dsh_daemon.wire.generate import SPEC, stale
-from dsh_daemon.wire.methods import METHODS, NOTIFICATIONS
+from dsh_daemon.wire.methods import METHODS, NOTIFICATIONS, PUSHES
 
+from .dsh_logs import Log
 from .examples import (
+    CHILD_ID,
     DATA,
     EPOCH,
     HOME,
@@ -119,6 +122,22 @@ def test_the_errors_of_the_examples_are_declared_for_their_methods() -> None:
                 assert data["kind"] in METHODS[example.method].errors, example.name
 
 
+def test_the_text_names_every_method_push_and_kind_and_its_links_lead_somewhere() -> None:
+    text = (SPEC / "README.md").read_text()
+    assert [name for name in (*METHODS, *NOTIFICATIONS, *PUSHES) if f"`{name}`" not in text] == []
+    kinds = {kind for row in METHODS.values() for kind in row.errors}
+    table = text[text.index("| code | kind |") : text.index("## Resync")]
+    assert [kind for kind in kinds if not re.search(rf"\b{kind}\b", table)] == []
+    titles = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    anchors = {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
+    assert [link for link in re.findall(r"\]\(#([^)]+)\)", text) if link not in anchors] == []
+
+
+def test_what_was_settled_has_a_number_of_its_own() -> None:
+    numbers = re.findall(r"^- S(\d+)\. ", (SPEC / "README.md").read_text(), re.MULTILINE)
+    assert sorted(map(int, numbers)) == list(range(1, len(numbers) + 1))
+
+
 # --- the examples and the daemon
 
 
@@ -158,11 +177,24 @@ class Store:
         except ConnectionRefusedError:  # the socket has its name before it listens
             return False
 
-    def connect(self, **options: Any) -> Line:
+    def connect(self, name: str = "nvim-dsh", **options: Any) -> Line:
         line = Line.unix(self.daemon.socket)
         self.ends.append(line.close)
-        line.initialize("nvim-dsh", **options)
+        line.initialize(name, **options)
         return line
+
+    def agent(self, name: str = "nvim-dsh") -> Line:
+        """A client that drives the sample session."""
+        line = self.connect(name)
+        done(line, "session/resume")
+        return line
+
+    def state(self) -> tuple[str, int]:
+        """Epoch and revision of the sample session, where it can be opened."""
+        with Line.unix(self.daemon.socket) as aside:
+            aside.initialize()
+            answer = aside.call("session/open", {"sessionId": SAMPLE_ID, "subscribe": False})
+        return (answer["result"]["epoch"], answer["result"]["revision"]) if "result" in answer else ("", 1)
 
     def local(self, value: Any) -> Any:
         """A request of an example with the paths of this store."""
@@ -181,13 +213,21 @@ class Store:
         shutil.rmtree(self.root)
 
 
+def done(line: Line, method: str, **params: Any) -> dict[str, Any]:
+    """Ask something of the sample session that must be answered."""
+    answer = line.call(method, {"sessionId": SAMPLE_ID, **params})
+    assert "result" in answer, answer
+    return answer["result"]
+
+
 Setup = Callable[[Store], Line | None]
+Made = TypeVar("Made", bound=Setup)
 BEFORE: dict[str, Setup] = {}  # title of an example that needs something -> what makes it, before the daemon
 THEN: dict[str, Setup] = {}  # the same with the daemon running; gives the connection to ask on, or None for a new one
 
 
-def needs(title: str, book: dict[str, Setup]) -> Callable[[Setup], Setup]:
-    def note(function: Setup) -> Setup:
+def needs(title: str, book: dict[str, Setup]) -> Callable[[Made], Made]:
+    def note(function: Made) -> Made:
         book[title] = function
         return function
 
@@ -388,9 +428,225 @@ def _shut_down(store: Store) -> Line:
     return line
 
 
+# --- of agents
+
+TURN = 3  # the next one of the sample session
+HEADER = {"config": {"model": "claude-sonnet-4-5"}, "system": "You are careful."}
+CALL = {"type": "toolCall", "id": "toolu_03T", "name": "bash", "arguments": {"command": "npm test"}}
+ANSWER = {"type": "message", "message": {"role": "assistant", "content": [{"type": "text", "text": "Done."}]}}
+
+
+@needs("session/resume: after a crash in the middle of a tool call: what was open is closed", BEFORE)
+@needs("session/turns: with a recorded turn that was cut off", BEFORE)
+def _crashed(store: Store) -> None:
+    call = {"turn": TURN, "step": 1, "callId": CALL["id"], "name": "bash", "arguments": '{"command":"npm test"}'}
+    parent = "3b72d8ee"
+    with store.sample.open("a") as file:
+        for id_, entry in {
+            "1c0ffee1": {"type": "turn_start", "turn": TURN},
+            "1c0ffee2": {"type": "message", "message": {"role": "user", "content": "Run the tests"}},
+            "1c0ffee3": {"type": "step_start", "turn": TURN, "step": 1},
+            "1c0ffee4": {"type": "message", "message": {"role": "assistant", "content": [CALL]}},
+            "1c0ffee5": {"type": "tool_call", **call},
+        }.items():
+            fields = {"id": id_, "parentId": parent, "timestamp": "2026-03-02T09:30:00.000Z"}
+            file.write(json.dumps(entry | fields, separators=(",", ":")) + "\n")
+            parent = id_
+
+
+@needs("session/resume: a session of pi, which continues it itself", BEFORE)
+@needs("turn/start: a session of pi", BEFORE)
+@needs("session/launch: a session of pi", BEFORE)
+@needs("session/launch: a session of pi whose leaf was moved", BEFORE)
+def _of_pi(store: Store) -> None:
+    store.sample.write_text(SAMPLE.read_text().replace(',"generator":"dsh-daemon/1"', "", 1))
+
+
+@needs("session/launch: a session of pi whose leaf was moved", THEN)
+def _moved(store: Store) -> Line:
+    line = store.connect()
+    done(line, "session/moveLeaf", entryId="f25a90b7")
+    return line
+
+
+OF_DSH = "session-5d0c4f1e-6a0b-4d7e-9c55-2f4be6f7d0aa"
+
+
+def _log_of_dsh() -> Log:
+    """Two turns; the first ends with event 13, the prompt of the second is 17."""
+    log = Log(OF_DSH, cwd=f"{HOME}/shop")
+    log.talk("Rename the shop", "It has its new name.")
+    log.talk("Now the docs", "Written.")
+    return log
+
+
+def _add_root_of_dsh(store: Store, log: Log) -> None:
+    root = store.person / ".dsh/sessions"
+    folder = root / "--home-mina-shop--" / OF_DSH
+    folder.mkdir(parents=True)
+    (folder / "session.jsonl.zstd").write_bytes(log.zstd(packed=True))
+    store.roots.append(f"dsh={root}")
+
+
+@needs("session/navigate: in a dsh session: another way begins with a fork", BEFORE)
+@needs("session/label: of a dsh session: kept in our own state", BEFORE)
+@needs("session/rename: of a dsh session: kept in our own state", BEFORE)
+@needs("session/fork: of a dsh session, in its own layout", BEFORE)
+@needs("session/branch: before a prompt of a dsh session: at the end of the turn above", BEFORE)
+@needs("session/append: an event, as the agent of a dsh session", BEFORE)
+@needs("session/append: to a dsh session, by a client that is not its agent", BEFORE)
+@needs("turn/start: in a dsh session", BEFORE)
+def _of_dsh(store: Store) -> None:
+    _add_root_of_dsh(store, _log_of_dsh())
+
+
+@needs("session/append: an event, as the agent of a dsh session", THEN)
+@needs("turn/start: in a dsh session", THEN)
+def _agent_of_dsh(store: Store) -> Line:
+    line = store.connect()
+    done(line, "session/resume", sessionId=OF_DSH)
+    return line
+
+
+@needs("session/resume: a dsh session with an event that dsh does not know", BEFORE)
+def _of_a_later_dsh(store: Store) -> None:
+    log = _log_of_dsh()
+    log.add("garden/planted", {})
+    _add_root_of_dsh(store, log)
+
+
+@needs("session/fork: the same again gives the same fork", THEN)
+def _forked(store: Store) -> Line:
+    line = store.connect()
+    done(line, "session/fork", boundary="7d25fb90", childSessionId=CHILD_ID)
+    return line
+
+
+@needs("session/resume: a file of a later version", BEFORE)
+def _later_version(store: Store) -> None:
+    store.sample.write_text(SAMPLE.read_text().replace('"version":3', '"version":4', 1))
+
+
+@needs("session/resume: a session that is in memory only", THEN)
+def _in_memory(store: Store) -> Line:
+    line = store.connect()
+    line.call("session/create", {"cwd": "/home/mina/shop", "sessionId": CHILD_ID, "persist": False})
+    return line
+
+
+@needs("session/resume: again, by the agent itself", THEN)
+@needs("session/release: by the agent", THEN)
+@needs("turn/start: with a text", THEN)
+@needs("turn/start: with blocks", THEN)
+@needs("turn/start: a message that does not wait", THEN)
+@needs("turn/end: when none is open", THEN)
+@needs("agent/claim: when nothing waits", THEN)
+@needs("agent/status: it works", THEN)
+def _agent(store: Store) -> Line:
+    return store.agent()
+
+
+@needs("session/resume: while another client is the agent", THEN)
+@needs("session/delete: while another client is its agent", THEN)
+@needs("turn/start: by a client that is not the agent", THEN)
+@needs("agent/send: for the next turn", THEN)
+@needs("agent/send: to steer the turn that runs", THEN)
+def _agent_elsewhere(store: Store) -> Line:
+    store.agent("carpenter")
+    return store.connect()
+
+
+def _turn(store: Store, line: Line) -> Line:
+    del store
+    done(line, "turn/start", content="Run the tests")
+    return line
+
+
+@needs("session/release: in the middle of a turn, which is closed", THEN)
+@needs("turn/start: while a turn is open", THEN)
+@needs("turn/end: completed", THEN)
+@needs("turn/end: as a kind that is the daemon's own", THEN)
+@needs("step/start: with its header", THEN)
+@needs("step/start: without a header", THEN)
+@needs("step/start: of a turn that is not the open one", THEN)
+@needs("session/moveLeaf: away from a turn that an agent runs", THEN)
+@needs("session/append: outside of a turn that an agent runs", THEN)
+@needs("session/navigate: away from a turn that an agent runs", THEN)
+@needs("session/fork: at the leaf, in the middle of a recorded turn", THEN)
+def _turn_open(store: Store) -> Line:
+    return _turn(store, store.agent())
+
+
+@needs("session/resume: with takeover, in the middle of a turn of another client", THEN)
+@needs("session/abort: while an agent runs a turn", THEN)
+@needs("turn/end: by a client that is not the agent", THEN)
+@needs("step/start: by a client that is not the agent", THEN)
+def _turn_elsewhere(store: Store) -> Line:
+    _turn(store, store.agent("carpenter"))
+    return store.connect()
+
+
+@needs("step/start: while a step is open", THEN)
+@needs("step/end: without an answer, which is no completed step", THEN)
+@needs("step/end: cut off by the provider", THEN)
+@needs("turn/end: completed, with a step still open", THEN)
+@needs("agent/delta: a piece of the answer", THEN)
+@needs("session/request: of a step that has just begun", THEN)
+def _step_open(store: Store) -> Line:
+    line = _turn_open(store)
+    done(line, "step/start", turn=TURN, header=HEADER)
+    return line
+
+
+@needs("step/end: with its answer", THEN)
+@needs("step/end: another step than the open one", THEN)
+def _answered(store: Store) -> Line:
+    line = _step_open(store)
+    done(line, "session/append", entries=[ANSWER])
+    return line
+
+
+@needs("step/start: with the header that was sent before, which is not written again", THEN)
+def _second_step(store: Store) -> Line:
+    line = _answered(store)
+    done(line, "step/end", turn=TURN, step=1)
+    return line
+
+
+@needs("turn/end: aborted in the middle of a tool call: the call gets a result, the step ends", THEN)
+def _calling(store: Store) -> Line:
+    line = _step_open(store)
+    done(line, "session/append", entries=[{"type": "message", "message": {"role": "assistant", "content": [CALL]}}])
+    return line
+
+
+@needs("step/end: by a client that is not the agent", THEN)
+def _step_elsewhere(store: Store) -> Line:
+    _step_open(store)
+    return store.connect()
+
+
+@needs("agent/send: when the inbox is full", THEN)
+def _full(store: Store) -> Line:
+    line = store.agent()
+    for n in range(1000):
+        done(line, "agent/send", content=f"message {n}")
+    return line
+
+
+@needs("agent/claim: the next message: what steers comes first", THEN)
+@needs("agent/claim: the next one of a kind", THEN)
+def _mail(store: Store) -> Line:
+    line = store.agent()
+    done(line, "agent/send", content="Then update the changelog")
+    done(line, "agent/send", content="Not in that folder", mode="steer")
+    return line
+
+
 ELSEWHERE = {
     "initialize: over TCP, a wrong token": "tests/test_transcripts.py plays it over TCP",
     "session/append: when the disk is full": "tests/test_declared_errors.py provokes it",
+    "turn/start: with a message of the inbox": "its id is not the one shown; transcripts/inbox.jsonl plays it",
     "daemon/status: standalone, where inotify is exhausted": "a limit of the whole machine",
     "session/list: a first page of one, with what was skipped; not yet scanned; more stores than the sample's": (
         "a race with the scan"
@@ -426,22 +682,11 @@ def shared() -> Iterator[Store]:
         store.close()
 
 
-def play(store: Store, example: Example, line: Line | None) -> list[str]:
-    """Ask and compare; the differences."""
+def play(store: Store, example: Example, line: Line | None, epoch: str, base: int) -> list[str]:
+    """Ask and compare; the differences. `base`: the revision before anything was done."""
     request = store.local(example.request)
-    base, epoch = 1, ""
     if line is None and example.method != "initialize":
         line = store.connect()
-    with Line.unix(store.daemon.socket) as aside:
-        aside.initialize()
-        state = aside.call("session/open", {"sessionId": SAMPLE_ID, "subscribe": False})
-        if "result" in state:
-            epoch, base = state["result"]["epoch"], state["result"]["revision"]
-    if example.name in {
-        "session/append: the same once more: the first result",
-        "session/open: again, after one append was missed",
-    }:
-        base -= 1
     params = request.get("params")
     if isinstance(params, dict) and isinstance(since := params.get("since"), dict) and since.get("epoch") == EPOCH:
         since["epoch"] = epoch
@@ -465,15 +710,16 @@ def play(store: Store, example: Example, line: Line | None) -> list[str]:
 def test_the_daemon_answers_as_the_example_says(example: Example, request: pytest.FixtureRequest) -> None:
     if not example.needs and not changes(example):
         store = request.getfixturevalue("shared")
-        agree(play(store, example, None))
+        agree(play(store, example, None, *store.state()))
         return
     store = Store()
     try:
         if example.name in BEFORE:
             BEFORE[example.name](store)
         store.start()
+        epoch, base = store.state()
         line = THEN[example.name](store) if example.name in THEN else None
-        agree(play(store, example, line))
+        agree(play(store, example, line, epoch, base))
     finally:
         store.close()
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
 import sys
+import time
 import tomllib
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -20,17 +22,19 @@ ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-def block(language: str) -> str:
+def block(language: str, holds: str = "") -> str:
     found = re.findall(rf"^```{language}\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
-    assert len(found) == 1
-    return found[0]
+    (chosen,) = (text for text in found if holds in text)
+    return chosen
 
 
 @contextmanager
 def client(home: Path, roots: Path) -> Generator[subprocess.Popen[str]]:
     """The README's client, as a script, with a daemon of its own that goes with it."""
     env = environment(home, roots, PYTHONPATH=str(ROOT), PYTHONUNBUFFERED="1")
-    process = subprocess.Popen([sys.executable, "-c", block("python")], env=env, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", block("python", "catalog/subscribe")], env=env, stdout=subprocess.PIPE, text=True
+    )
     try:
         yield process
         assert process.poll() is None, "it follows until it is interrupted"
@@ -57,6 +61,35 @@ def test_the_client_of_the_readme_draws_the_latest_session_and_hears_what_is_app
         write_log(path, [user("a", None, "hello"), user("b", "a", "more", 2)], header("one"))
         heard = iter(process.stdout.readline, "")
         assert next(line for line in heard if line.startswith("changed")).endswith("leaf b\n")
+
+
+def test_the_agent_of_the_readme_answers_and_goes_on_after_it_was_killed(tmp_path: Path) -> None:
+    env = environment(tmp_path / "h", "", PYTHONPATH=str(ROOT), PYTHONUNBUFFERED="1")
+
+    def dshd(*args: str) -> str:
+        return subprocess.run(
+            [sys.executable, "-m", "dsh_daemon", *args], env=env, check=True, capture_output=True, text=True
+        ).stdout
+
+    made = json.loads(dshd("create", "--json"))
+    try:
+        for turn, said in ((1, "1 messages"), (2, "3 messages")):
+            order = [sys.executable, "-c", block("python", "session/resume"), made["sessionId"]]
+            with subprocess.Popen(order, env=env, stdout=subprocess.PIPE, text=True) as agent:
+                assert agent.stdout is not None
+                assert agent.stdout.readline() == f"repaired 0 next turn {turn}\n"
+                dshd("agent", made["sessionId"], "--send", "Hello")
+                until = time.monotonic() + 20
+                while said not in Path(made["path"]).read_text():
+                    assert time.monotonic() < until
+                    time.sleep(0.02)
+                while json.loads(dshd("agent", made["sessionId"], "--json"))["openTurn"]:
+                    assert time.monotonic() < until
+                agent.kill()
+            while json.loads(dshd("agent", made["sessionId"], "--json"))["live"]:
+                assert time.monotonic() < until
+    finally:
+        dshd("stop")
 
 
 def test_the_settings_of_the_readme_are_the_defaults_of_all_settings() -> None:

@@ -70,14 +70,15 @@ CODEX = {"timestamp": stamp(1), "type": "session_meta", "payload": {"id": "x1", 
         ([header(), user("a", None, "x"), entry("title_change", "b", "a", title="T")], "omp", "ok", "s1"),
         ([header(titleSource="auto")], "omp", "ok", "s1"),
         ([header(previousSessionFiles=[])], "omp", "ok", "s1"),
-        ([DSH], "dsh", "foreign", "session-1"),
+        ([DSH], "dsh", "ok", "session-1"),
         (
             [{**DSH, "version": 3}, {"type": "turn/start", "seq": 0, "time": 1, "data": {}}],
             "dsh",
-            "foreign",
+            "ok",
             "session-1",
         ),
-        ([header(), {"type": "turn/start", "seq": 0, "time": 1, "data": {}}], "dsh", "foreign", "s1"),
+        ([header(), {"type": "turn/start", "seq": 0, "time": 1, "data": {}}], "dsh", "ok", "s1"),
+        ([{"type": "turn/start", "seq": 4, "time": 1, "data": {}}], "dsh", "headerless", "abc_def"),
         ([user("a", None, "x")], "pi", "headerless", "abc_def"),
         ([V1_MESSAGE], "pi", "headerless", "abc_def"),
         ([OMP_MODEL], "omp", "headerless", "abc_def"),
@@ -144,7 +145,7 @@ def test_a_compressed_dsh_log_is_told_by_its_first_frame() -> None:
     packed = zstandard.compress(line(DSH)) + zstandard.compress(os.urandom(200))
     found = recognise(packed, "session.jsonl.zstd")
     assert isinstance(found, Header)
-    assert (found.format, found.state, found.session_id, found.cwd) == ("dsh", "foreign", "session-1", "/p")
+    assert (found.format, found.state, found.session_id, found.cwd) == ("dsh", "ok", "session-1", "/p")
     assert isinstance(recognise(packed[:-20], "session.jsonl.zstd"), Header)
     assert isinstance(recognise(b"no zstd at all", "session.jsonl.zstd"), str)
     assert isinstance(recognise(zstandard.compress(b"text"), "session.jsonl.zstd"), str)
@@ -299,7 +300,7 @@ def test_what_is_no_regular_file_is_never_opened(tmp_path: Path) -> None:
 def test_ids_from_names() -> None:
     assert id_from_name("/x/2026-11-30T09-46-15-898Z_my.custom_id-1.jsonl") == "my.custom_id-1"
     assert id_from_name("v1.jsonl") == "v1"
-    assert id_from_name("/a/session.jsonl.zstd") == "session"
+    assert id_from_name("/a/s~0020x/session.jsonl.zstd") == "s x", "dsh names the folder for the id"
     assert readable("a\ud800b") == "a\ufffdb"
 
 
@@ -350,7 +351,7 @@ def test_every_file_of_the_corpus_is_told_and_left_as_it_is() -> None:
         if kind in {"pi", "omp"}:
             assert kind == found.format, path
         elif "dsh" in path.parts:
-            assert (found.format, found.health) == ("dsh", "unsupported"), path
+            assert (found.format, found.health) == ("dsh", "ok"), path
         else:
             assert ("omp" if path.name.startswith("title_slot") else "pi") == found.format, path
         if kind in {"pi", "omp"}:

@@ -312,6 +312,40 @@ def test_an_assistant_of_calls_only_shows_where_it_is_the_leaf_or_failed():
     assert [row["id"] for row in drawn(log, 0, "all")] == ["u", "a1", "a2", "a3"]
 
 
+def test_what_an_agent_is_just_doing_shows_although_it_has_written_marks_since():
+    call = [{"id": "c", "name": "bash", "arguments": {"command": "ls"}}]
+    entries = [
+        entry("turn_start", "t", None, turn=1),
+        user("u", "t", "hi"),
+        entry("step_start", "s", "u", turn=1, step=1),
+        assistant("a", "s", "", calls=call),
+        entry("tool_call", "k", "a", turn=1, step=1, callId="c", name="bash"),
+    ]
+    rows = drawn(log_of(entries), 4, "default")
+    assert picked(rows, "id", "leaf") == [{"id": "u", "leaf": False}, {"id": "a", "leaf": True}]
+    done = log_of([*entries, tool_result("r", "k", "c", "out")])
+    assert [row["id"] for row in drawn(done, 5, "default")] == ["u", "r"]
+
+
+@pytest.mark.parametrize("mode", FILTERS)
+def test_an_agents_work_grows_as_it_would_be_laid_out_anew(mode):
+    entries = [entry("turn_start", "e0", None, turn=1), user("e1", "e0", "x")]
+    for k in range(2, 32, 6):
+        call = {"id": f"c{k}", "name": "read", "arguments": {"path": "a.py"}}
+        entries.append(entry("step_start", f"e{k}", f"e{k - 1}", turn=1, step=k))
+        entries.append(assistant(f"e{k + 1}", f"e{k}", "", calls=[call]))
+        entries.append(entry("tool_call", f"e{k + 2}", f"e{k + 1}", turn=1, step=k, callId=f"c{k}", name="read"))
+        entries.append(tool_result(f"e{k + 3}", f"e{k + 2}", f"c{k}", "out"))
+        entries.append(entry("step_end", f"e{k + 4}", f"e{k + 3}", turn=1, step=k))
+        entries.append(assistant(f"e{k + 5}", f"e{k + 4}", "done"))
+    for size in (1, 2, 3):  # entries that come at once
+        layout = Layout(log_of(entries[:2]).index, 1, mode)
+        for n in range(2 + size, len(entries) + 1, size):
+            index = log_of(entries[:n]).index
+            grown, layout = grow(layout, index, n - 1), Layout(index, n - 1, mode)
+            assert grown is None or (grown.order, grown.leaf_row) == (layout.order, layout.leaf_row)
+
+
 def test_unknown_types_are_rows_and_keep_their_children():
     """A029: an entry from the future is a row of kind "other"."""
     log = log_of([user("u", None, "hi"), entry("from_the_future", "x", "u", payload=[1]), user("v", "x", "on")])

@@ -562,7 +562,7 @@ def test_what_an_answer_is_made_of_is_noted():
     ]
     for made, flags in cases:
         for data in (log([made]), log([made])[:-1], line(header()) + b"  NaN" + line(made)):
-            assert scanned(data).shape_of(0) == ("message", made["message"]["role"], flags), made["message"]
+            assert scanned(data).shape_of(0)[:3] == ("message", made["message"]["role"], flags), made["message"]
 
 
 def test_facts_add_up():

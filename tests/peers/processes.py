@@ -1,17 +1,20 @@
 """Real pi and omp processes in RPC mode, offline, against a MockModel."""
 
 import json
+import os
+import shlex
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
 import psutil
 
+from .install import NODE
 from .mock_model import MODEL, MockModel
-from .peers import BUN, NODE, OMP, PI, modules, offline_environment
+from .peers import BUN, OMP, PI, modules, offline_environment
 
 Record = dict[str, Any]
 
@@ -29,7 +32,9 @@ class RpcProcess:
 
     turn_ended: str
 
-    def __init__(self, command: Sequence[str], home: Path, cwd: Path) -> None:
+    def __init__(
+        self, command: Sequence[str], home: Path, cwd: Path, environment: Mapping[str, str] | None = None
+    ) -> None:
         self.records: list[Record] = []
         self._arrived = threading.Condition()
         self._ended = False
@@ -40,7 +45,7 @@ class RpcProcess:
             self.process = subprocess.Popen(
                 command,
                 cwd=cwd,
-                env=offline_environment(home),
+                env=offline_environment(home) | dict(environment or {}),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=stderr,
@@ -163,10 +168,7 @@ class PiProcess(RpcProcess):
     def __init__(
         self, model: MockModel, home: Path, cwd: Path, *, session: Path | None = None, args: Sequence[str] = ()
     ) -> None:
-        agent = home / ".pi" / "agent"
-        _write_json(agent / "models.json", {"providers": {"mock": _provider(model)}})
-        _write_json(agent / "settings.json", {"defaultProvider": "mock", "defaultModel": MODEL})
-        command = [modules() / NODE, modules() / PI / "dist/bundle/cli.js", "--mode", "rpc", "--offline", *args]
+        command = [*pi_command(model, home), "--mode", "rpc", "--offline", *args]
         super().__init__([str(part) for part in (*command, *(["--session", session] if session else []))], home, cwd)
 
 
@@ -178,12 +180,37 @@ class OmpProcess(RpcProcess):
     def __init__(
         self, model: MockModel, home: Path, cwd: Path, *, resume: Path | None = None, args: Sequence[str] = ()
     ) -> None:
-        agent = home / ".omp" / "agent"
-        roles = dict.fromkeys(("default", "smol", "slow", "tiny"), f"mock/{MODEL}")
-        _write_json(agent / "models.yml", {"providers": {"mock": _provider(model)}})
-        _write_json(agent / "config.yml", {"modelRoles": roles})
-        command = [modules() / BUN, modules() / OMP / "dist/cli.js", "--mode", "rpc", "--no-title", "--no-lsp", *args]
+        command = [*omp_command(model, home), "--mode", "rpc", "--no-title", "--no-lsp", *args]
         super().__init__([str(part) for part in (*command, *(["--resume", resume] if resume else []))], home, cwd)
+
+
+def pi_command(model: MockModel, home: Path) -> list[Path]:
+    """What starts pi, which is told in this home to use the model."""
+    agent = home / ".pi" / "agent"
+    _write_json(agent / "models.json", {"providers": {"mock": _provider(model)}})
+    _write_json(agent / "settings.json", {"defaultProvider": "mock", "defaultModel": MODEL})
+    return [modules() / NODE, modules() / PI / "dist/bundle/cli.js"]
+
+
+def omp_command(model: MockModel, home: Path) -> list[Path]:
+    """The same for omp."""
+    agent = home / ".omp" / "agent"
+    roles = dict.fromkeys(("default", "smol", "slow", "tiny"), f"mock/{MODEL}")
+    _write_json(agent / "models.yml", {"providers": {"mock": _provider(model)}})
+    _write_json(agent / "config.yml", {"modelRoles": roles})
+    return [modules() / BUN, modules() / OMP / "dist/cli.js"]
+
+
+def on_path(model: MockModel, home: Path) -> dict[str, str]:
+    """Variables with which `pi` and `omp` are found as a user's shell finds them."""
+    folder = home / "bin"
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, command in (("pi", pi_command(model, home)), ("omp", omp_command(model, home))):
+        words = " ".join(shlex.quote(str(part)) for part in command)
+        (folder / name).write_text(f'#!/bin/sh\nexec {words} "$@"\n')
+        (folder / name).chmod(0o755)
+    environment = offline_environment(home)
+    return {**environment, "PATH": f"{folder}{os.pathsep}{environment['PATH']}"}
 
 
 def holds(process: RpcProcess, path: Path) -> bool:

@@ -1,9 +1,30 @@
 import json
+import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from . import MockModel, OmpProcess, OracleError, PiProcess, RpcError, assistant, holds, old_pi, omp, op, pi, user
+from dsh_daemon import SessionManager
+from tests.peers_support import TREE, differences
+from tests.support import CORPUS, line
+
+from . import (
+    MockModel,
+    OmpProcess,
+    OracleError,
+    PiProcess,
+    RpcError,
+    assistant,
+    holds,
+    old_pi,
+    omp,
+    op,
+    pi,
+    tool_call,
+    tool_result,
+    user,
+)
 
 pytestmark = pytest.mark.timeout(600)  # the first test may have to install the peers
 
@@ -166,6 +187,108 @@ def test_pi_does_not_hold_its_file_and_keeps_the_prompt_when_killed_in_an_answer
             assert process.session_file == path
 
     assert last(path)["message"]["content"] == [{"type": "text", "text": "whole"}]
+
+
+# Contexts
+
+
+def random_tree(rng: random.Random, owner: str, size: int = 40) -> list[dict[str, Any]]:
+    """A log of all that a context depends on, as no program would write it: references to anywhere, also to nothing."""
+    entries: list[dict[str, Any]] = []
+    ids = [f"{n:08x}" for n in rng.sample(range(1 << 32), size)]
+    calls: list[str] = []
+    for n, id_ in enumerate(ids):
+        parent = ids[n - 1] if n and rng.random() < 0.8 else rng.choice([*ids[:n], None])
+        other = rng.choice([*ids, "nowhere1"]) if rng.random() < 0.5 else rng.choice(ids[max(0, n - 8) : n + 1])
+        kind, fields = rng.choice(list(fields_of_each_kind(rng, owner, n, other, calls).items()))
+        if n == 0:
+            kind, fields = "message", {"message": user("begin")}
+        entries.append(entry(kind.partition(":")[0], id_, parent, n, **fields))
+    return entries
+
+
+def fields_of_each_kind(rng: random.Random, owner: str, n: int, other: str, calls: list[str]) -> dict[str, Any]:
+    text = rng.choice([f"text {n}", "", " ", "中文 \u2028 😀"])
+    call = tool_call(rng.choice(["c1", f"c{n}"]), "bash", command=text)
+    calls.append(call["id"])
+    half = [{"type": "thinking", "thinking": "hm", "thinkingSignature": "s"}]
+    broken = assistant(text, *rng.choice([[], [call]]), stop=rng.choice(["aborted", "error"]))
+    shell = {"command": "ls", "output": text, "exitCode": 0, "cancelled": False, "truncated": False, "timestamp": n}
+    level = rng.choice(["low", "high", "off"])
+    kinds: dict[str, Any] = {
+        "message:user": {"message": {**user(text), "timestamp": n}},
+        "message:user-text": {"message": {"role": "user", "content": text, "timestamp": n}},
+        "message:answer": {"message": {**assistant(text), "model": f"m-{n % 3}"}},
+        "message:thinking": {"message": {**assistant(text), "content": half}},
+        "message:calls": {"message": assistant(text, call, tool_call(f"d{n}", "read", path="a.py"))},
+        "message:broken": {"message": {**broken, "content": [*half, *broken["content"]]}},
+        "message:result": {"message": tool_result(rng.choice(calls), "bash", text, is_error=rng.random() < 0.3)},
+        "message:shell": {"message": {"role": "bashExecution", **shell, "excludeFromContext": rng.random() < 0.5}},
+        "custom_message": {"customType": "note", "content": text, "display": rng.random() < 0.5, "details": {"n": n}},
+        "custom": {"customType": "state", "data": {"n": n}},
+        "branch_summary": {"fromId": other, "summary": text},
+        "compaction": {"summary": text, "firstKeptEntryId": other, "tokensBefore": n},
+        "label": {"targetId": other, "label": text},
+        "thinking_level_change": {"thinkingLevel": level},
+        "session_info": {"name": text},
+        "from_the_future": {"content": "not for a model"},
+    }
+    if owner == "pi":
+        edit = rng.choice([None, {"content": "edited"}, {"content": [{"type": "text", "text": "it"}]}])
+        return kinds | {
+            "context_edit": {"targetId": other, "replacement": edit},
+            "message:system": {"message": {"role": "system", "content": text, "timestamp": n}},
+            "model_change": {"provider": "mock", "modelId": f"m-{n}"},
+        }
+    return kinds | {
+        "reset_boundary": {},
+        "model_change": {"model": f"mock/m-{n}", "role": rng.choice(["default", "smol"])},
+        "mode_change": {"mode": rng.choice(["plan", "none"])},
+        "ttsr_injection": {"injectedRules": [f"rule {n % 4}"]},
+        "message:retried": {"message": {**assistant(text), "retryRecovery": {"note": "again"}}},
+        "custom_message:interrupted": {"customType": "interrupted-thinking", "content": "it was", "display": False},
+        "custom_message:shown": {"customType": "prewalk-plan", "content": "shown only", "display": True},
+    }
+
+
+def contexts_everywhere(path: Path) -> dict[str, Any]:
+    """Ours, at each entry, in the shape of `Oracle.load`."""
+    manager = SessionManager.open(path)
+    entries = manager.get_entries()
+    return {
+        "entries": entries,
+        "tree": None,
+        "contexts": {e["id"]: manager.build_session_context(e["id"]) for e in entries},
+    }
+
+
+@pytest.mark.skipif(CORPUS is None, reason="the corpus is not here")
+@pytest.mark.parametrize("owner", ["pi", "omp"])
+def test_each_entry_of_the_corpus_has_the_context_that_its_owner_gives_it(owner: str):
+    assert CORPUS is not None
+    paths = sorted((CORPUS / owner).rglob("*.jsonl"))
+    compared = 0
+    for seen in {"pi": pi, "omp": omp}[owner]().load(paths, everywhere=True):
+        assert differences(seen, contexts_everywhere(seen["path"]), leave=(*TREE, "name")) == [], seen["path"].name
+        compared += len(seen["contexts"])
+    assert compared > 100
+
+
+@pytest.mark.parametrize("owner", ["pi", "omp"])
+def test_each_entry_of_a_random_tree_has_the_context_that_its_owner_gives_it(owner: str, tmp_path: Path):
+    """References to entries of other branches, below, or nowhere; broken answers; results of other calls."""
+    paths: list[Path] = []
+    for seed in range(40):
+        head = {"type": "session", "version": 3, "id": f"s{seed}", "timestamp": "2026-01-01T00:00:00.000Z", "cwd": "/"}
+        path = tmp_path / f"2026-01-01T00-00-00-000Z_{owner}{seed}.jsonl"
+        path.write_bytes(b"".join(map(line, [head, *random_tree(random.Random(f"{owner}{seed}"), owner)])))
+        paths.append(path)
+
+    for seen in {"pi": pi, "omp": omp}[owner]().load(paths, everywhere=True):
+        assert "error" not in seen
+        assert len(seen["contexts"]) == 40
+        ours = contexts_everywhere(seen["path"])
+        assert differences(seen, ours, leave=(*TREE, "name")) == [], seen["path"].name
 
 
 def last(path: Path) -> dict:
