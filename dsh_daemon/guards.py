@@ -15,7 +15,7 @@ from .session import Session
 def guards(session: Session) -> tuple[Callable[[], AbstractContextManager[Any]], Callable[[], None]]:
     """What stands around a write: the lock of the program that owns the file, and a last look whether it holds it.
 
-    omp stops saving for good when somebody else appends to a file that it has open (formats.md, A.3).
+    omp stops saving for good when somebody else appends to a file that it has open.
     """
     path = session.path
     if path is None or session.header.format != "omp":

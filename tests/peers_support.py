@@ -99,7 +99,7 @@ def differences(owner: Facts, ours: Facts, *, leave: Sequence[str] = ()) -> list
 
 
 def visible(messages: Iterable[Facts]) -> list[Facts]:
-    """Messages that are sent (formats.md A.1), without what omp renders from its archives of compacted history."""
+    """Messages that are sent, without what omp renders from its archives of compacted history."""
     return [
         {key: value for key, value in message.items() if key not in {"blocks", "images"} and value is not None}
         for message in messages

@@ -22,7 +22,7 @@ from tests.wire import in_loop
 
 pytestmark = pytest.mark.timeout(600)  # the first test may have to install the peers
 
-# What formats.md (1.6, 2.4) says of damaged files, where the owner does not see what we see.
+# Of damaged files, where the owner does not see what we see.
 KNOWN = {
     ("pi", "bom.jsonl"): "refuses a byte order mark",
     ("pi", "dup_ids.jsonl"): "lets the last of one id win",

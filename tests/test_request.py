@@ -1,4 +1,4 @@
-"""The law of the second seed, both ways: what a model was shown is in the log, and the log shows it nothing else."""
+"""What a model was shown is in the log, and the log shows it nothing else: both ways, for every recorded request."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ DRAWN = ("id", "parentId", "depth", "gutter", "active", "leaf", "children")
 
 
 class Oracle:
-    """The rules of protocol.md §5 on plain dicts, recursively, without a thought for speed."""
+    """The rules of the contract for rows on plain dicts, recursively, without a thought for speed."""
 
     def __init__(self, entries, leaf, mode):
         self.by_id = {e["id"]: e for e in entries}

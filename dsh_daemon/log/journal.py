@@ -187,7 +187,7 @@ class FileJournal:
             count = os.write(fd, data)
         except OSError as exc:
             raise storage_fault(exc, self._path) from exc
-        # Right also when another O_APPEND writer came between our look and our write (formats.md A.3).
+        # Right also when another O_APPEND writer came between our look and our write.
         offset = os.lseek(fd, 0, os.SEEK_CUR) - count
         if count < len(data):
             if offset == size and os.fstat(fd).st_size == size + count:

@@ -1,7 +1,7 @@
 """omp's own lock on one of its session files: a file `.<name>.lock` beside it that holds `<pid>:<ms>`.
 
 omp takes an abstract socket around this file as well; the file alone keeps every version of omp out, since each waits
-for it and steals it only from a dead process (formats.md, B 2.4).
+for it and steals it only from a dead process.
 """
 
 from __future__ import annotations
