@@ -99,7 +99,7 @@ async def resume(
         if before is None and holder is not None and not takeover:
             text = f"{holder['client']} may have this session open; takeover says that it has not"
             raise AgentBusy(text, holder={"client": holder["client"], "pid": holder.get("pid")})
-        agent = live.agent = Agent(client, driver)  # from here on the one before is refused
+        live.agent = Agent(client, driver)  # from here on the one before is refused
         try:
             await asyncio.to_thread(_must_persist, session)
             repaired = await _close(live, driver, driver.resume, cause)
@@ -116,7 +116,7 @@ async def resume(
         if client.gone:  # it left while we wrote
             live.agent = None
         elif live.inbox.waiting:
-            agent.client.push("agent/inbox", _inbox(live))
+            live.tell("agent/inbox", _inbox(live))
     live.noticed()
     return repaired
 
@@ -154,7 +154,10 @@ async def leave(live: LiveSession, client: Client, cause: MethodCause) -> None:
         async with live.lock:  # what it was writing is written now, and nothing more will be
             running = live.running() is not None
             live.agent = None
-        live.inbox.restore()
+        if live.inbox.claimed:
+            live.inbox.restore()
+            live.tell("agent/inbox", _inbox(live))
+        live.inbox.wake()
         if running:
             await _close(live, agent.driver, agent.driver.interrupt, cause)
     live.noticed()
