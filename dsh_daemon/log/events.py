@@ -7,8 +7,6 @@ sides are shown, and the place is named.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
-from itertools import accumulate
 from typing import Any, Protocol
 
 import msgspec
@@ -22,7 +20,6 @@ from .formats.legacy import made_up_id
 from .heads import UNREADABLE
 from .index import NONE, Index
 from .numbers import Numbers
-from .recover import recover
 from .times import instant
 
 COMPARED = 1_000  # repeated numbers of which it is looked whether the same line came again
@@ -79,7 +76,7 @@ class _Replace(msgspec.Struct, gc=False):
     end: int
 
 
-_decode: Callable[[bytes], Event] = msgspec.json.Decoder(Event).decode
+decode: Callable[[bytes], Event] = msgspec.json.Decoder(Event).decode
 _decode_user = msgspec.json.Decoder(_User).decode
 _decode_spoken = msgspec.json.Decoder(_Spoken).decode
 _decode_row = msgspec.json.Decoder(_Row).decode
@@ -107,7 +104,6 @@ class Reporter(Protocol):
         **more: int,
     ) -> None: ...
     def again(self, id_: str, offset: int, length: int, number: int, *, compare: bool = True) -> str | None: ...
-    def look_for_bad_bytes(self, lines: Sequence[bytes], offsets: Sequence[int], before: int) -> None: ...
 
 
 class Events:
@@ -122,47 +118,6 @@ class Events:
         self.plain = {stored: code(dsh.type_of(stored), None, 0, stored) for stored in (*dsh.PLAIN, *dsh.OTHERS)}
         for stored in ("session/title", "request/header", *dsh.ROWS):
             del self.plain[stored]  # these say more
-
-    def block(self, lines: Sequence[bytes], *, valid: bool) -> None:
-        """Whole lines, each with its newline; the first one starts at `index.end`."""
-        index, done = self.index, 0
-        remaining = iter(lines)
-        while done < len(lines):
-            heads: list[Event] = []
-            with suppress(*UNREADABLE):
-                heads.extend(map(_decode, remaining))  # the list keeps what came before the line that was refused
-            taken = lines[done : done + len(heads)]
-            offsets = list(accumulate(map(len, taken), initial=index.end))
-            end = offsets.pop()
-            if not valid:
-                self.scan.look_for_bad_bytes(taken, offsets, index.line)
-            first = index.line + 1
-            self.take(heads, offsets, [len(line) - 1 for line in taken], range(first, first + len(heads)))
-            index.line += len(heads)
-            index.end = end
-            done += len(heads)
-            if done < len(lines):
-                index.line += 1
-                self.line(lines[done][:-1], index.end)
-                index.end += len(lines[done])
-                done += 1
-
-    def line(self, raw: bytes, offset: int) -> None:
-        """One line that the fast decoder refused, at `index.line`."""
-        if not raw.strip():
-            return
-        result = recover(raw)
-        for damage in result.damage:
-            self.scan.report(damage.code, damage.severity, offset + damage.offset, damage.length, damage.message)
-            if damage.code in {"unreadable_line", "fragment"}:
-                self.index.damage.append((offset + damage.offset, damage.length))
-        found = result.found
-        self.take(
-            [_event(each.record) for each in found],
-            [offset + each.offset for each in found],
-            [each.length for each in found],
-            [self.index.line] * len(found),
-        )
 
     def take(
         self, heads: Sequence[Event], offsets: Sequence[int], lengths: Sequence[int], numbers: Iterable[int]
@@ -330,13 +285,13 @@ class Events:
 def is_event_line(line: bytes) -> bool:
     """Whether a line is an event: so begins a log that has lost its header, or has one of another kind."""
     try:
-        head = _decode(line)
+        head = decode(line)
     except UNREADABLE:
         return False
     return (head.seq is not None or head.seq0 is not None) and bool(bytes(head.data)) and b'"parentId"' not in line
 
 
-def _event(record: dict[str, Any]) -> Event:
+def event_of(record: dict[str, Any]) -> Event:
     """A parsed record of any shape: fields of the wrong type are dropped, not refused."""
     fields: dict[str, Any] = {"type": readable(as_str(record.get("type")))}
     for name in ("seq", "seq0", "time", "time0"):

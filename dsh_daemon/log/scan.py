@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 from dsh_daemon.entries import KNOWN_TYPES, Flag
 from dsh_daemon.types import Diagnostic
 
-from .events import Events, is_event_line
+from .events import Events, decode as decode_event, event_of, is_event_line
 from .formats import dsh
 from .formats.header import OMP_ROLES, OMP_TYPES, header_of, is_entry, slot_of, take_slot
 from .formats.legacy import made_up_id
@@ -142,11 +142,18 @@ class _Scan:
             index.end += len(lines[done])
             done += 1
         if self.of_events(lines[done:]):
-            self.events.block(lines[done:], valid=valid)
-            return
-        remaining = iter(lines[done:])
+            self.records(lines[done:], decode_event, self.events.take, valid=valid)
+        else:
+            self.records(lines[done:], decode, self.take, valid=valid)
+
+    def records(
+        self, lines: Sequence[bytes], decode: Callable[[bytes], Any], take: Callable[..., None], *, valid: bool
+    ) -> None:
+        """The same behind the header: `decode` gives the head of a line, or refuses it, `take` adds such heads."""
+        index, done = self.index, 0
+        remaining = iter(lines)
         while done < len(lines):
-            heads: list[AnyHead] = []
+            heads: list[Any] = []
             with suppress(*UNREADABLE):
                 heads.extend(map(decode, remaining))  # the list keeps what came before the line that was refused
             taken = lines[done : done + len(heads)]
@@ -155,7 +162,7 @@ class _Scan:
             if not valid:
                 self.look_for_bad_bytes(taken, offsets, index.line)
             first = index.line + 1
-            self.take(heads, offsets, [len(line) - 1 for line in taken], range(first, first + len(heads)))
+            take(heads, offsets, [len(line) - 1 for line in taken], range(first, first + len(heads)))
             index.line += len(heads)
             index.end = end
             done += len(heads)
@@ -186,7 +193,7 @@ class _Scan:
         if not raw.strip():
             return
         if self.index.header.format == "dsh":
-            self.events.line(raw, offset)
+            self.recovered(raw, offset, event_of, self.events.take)
             return
         head = decode_any(raw)
         if head is not None:
@@ -194,6 +201,18 @@ class _Scan:
                 self.look_for_bad_bytes([raw], [offset], self.index.line - 1)
             self.take([head], [offset], [len(raw)], [self.index.line])
             return
+        self.recovered(raw, offset, as_head, self.take, quiet=quiet)
+
+    def recovered(
+        self,
+        raw: bytes,
+        offset: int,
+        head_of: Callable[[dict[str, Any]], Any],
+        take: Callable[..., None],
+        *,
+        quiet: bool = False,
+    ) -> None:
+        """What can be got out of a line that the fast decoder refused; what is wrong with it is reported."""
         result = recover(raw)
         for damage in result.damage:
             if quiet and damage.code == "unreadable_line":
@@ -202,8 +221,8 @@ class _Scan:
             if damage.code in {"unreadable_line", "fragment"}:
                 self.index.damage.append((offset + damage.offset, damage.length))
         found = result.found
-        self.take(
-            [as_head(each.record) for each in found],
+        take(
+            [head_of(each.record) for each in found],
             [offset + each.offset for each in found],
             [each.length for each in found],
             [self.index.line] * len(found),
