@@ -203,11 +203,7 @@ class Session:
     def _event(self, i: int, raw: bytes) -> tuple[Entry, dsh.View]:
         index = self.index
         wire_id = index.ids[i]
-        try:
-            record: Any = orjson.loads(raw)
-            sound = raw.count(b"{") + raw.count(b"[") < SURELY_SHALLOW
-        except ValueError:
-            record, sound = _lenient(raw), False
+        record, sound = _parsed(raw)
         number = dsh.number_of(cast("Entry", record)) if isinstance(record, dict) else None
         if not isinstance(record, dict) or (number is not None and wire_id.partition("~")[0] != str(number)):
             raise Rewritten("the file was rewritten under us", path=self.path)
@@ -251,11 +247,7 @@ class Session:
         if index.header.format == "dsh":
             return dsh.as_entry(*self._event(i, raw))
         wire_id = index.ids[i]
-        try:
-            record: Any = orjson.loads(raw)
-            sound = raw.count(b"{") + raw.count(b"[") < SURELY_SHALLOW
-        except ValueError:
-            record, sound = _lenient(raw), False
+        record, sound = _parsed(raw)
         if not isinstance(record, dict) or not _is_named(cast("Entry", record), wire_id):
             raise Rewritten("the file was rewritten under us", path=self.path)
         entry: Entry = cast("Entry", record) if sound else clean(record)
@@ -870,11 +862,16 @@ def _same_or_refuse(session: Session, id_: str, sent: dict[str, Any], number: in
             raise AlreadyExists(f"the entry {id_} exists with another content", id=id_, sessionId=session.wire_id)
 
 
-def _lenient(raw: bytes) -> Any:
+def _parsed(raw: bytes) -> tuple[Any, bool]:
+    """What a line holds, None where that is nothing, and whether the wire can have it as it is."""
     try:
-        return loads(raw)
+        return orjson.loads(raw), raw.count(b"{") + raw.count(b"[") < SURELY_SHALLOW
     except ValueError:
-        return None
+        pass
+    try:
+        return loads(raw), False
+    except ValueError:
+        return None, False
 
 
 def _is_named(record: Entry, wire_id: str) -> bool:
