@@ -7,7 +7,7 @@ import shlex
 import shutil
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -322,27 +322,46 @@ def fork(
             params["boundary"] = await _end_of_turn(client, session, turn, ref)
         elif entry is not None:
             params["boundary"] = await find_entry(client, session, entry)
-        if id_:
-            params["childSessionId"] = argument(id_)
-        if cwd:
-            params["cwd"] = folder(str(cwd))
-        if force:
-            params["force"] = True
-        try:
-            result = await client.request("session/fork", params)
-        except RpcError as exc:
-            if exc.kind != "boundaryInTurn":
-                raise
-            raise within(exc.data["turn"], exc.data["nearestClosed"], ref) from None
-        if json:
-            put_json(result)
-        else:
-            for line in fork_lines(screen(), result, await short_ref(client, result["session"]["sessionId"])):
-                put(line)
-        if result["outcome"] in {"refused", "cancelled"}:
-            raise Refusal(result["outcome"], "a hook stopped it; nothing was written")
+        await make_copy(client, "session/fork", params | copy_params(id_, cwd, force), ref, fork_lines, json=json)
 
     run(work)
+
+
+def copy_params(id_: str | None, cwd: Path | None, force: bool) -> dict[str, Any]:
+    """What is sent of the options that fork and branch have in common."""
+    params: dict[str, Any] = {}
+    if id_:
+        params["childSessionId"] = argument(id_)
+    if cwd:
+        params["cwd"] = folder(str(cwd))
+    if force:
+        params["force"] = True
+    return params
+
+
+async def make_copy(
+    client: Client,
+    method: str,
+    params: dict[str, Any],
+    ref: str,
+    lines: Callable[[Screen, dict[str, Any], str], Iterator[str]],
+    *,
+    json: bool,
+) -> None:
+    """Fork or branch, and say what was made. Raises Refusal."""
+    try:
+        result = await client.request(method, params)
+    except RpcError as exc:
+        if exc.kind != "boundaryInTurn":
+            raise
+        raise _within(exc.data["turn"], exc.data["nearestClosed"], ref) from None
+    if json:
+        put_json(result)
+    else:
+        for line in lines(screen(), result, await short_ref(client, result["session"]["sessionId"])):
+            put(line)
+    if result["outcome"] in {"refused", "cancelled"}:
+        raise Refusal(result["outcome"], "a hook stopped it; nothing was written")
 
 
 async def _end_of_turn(client: Client, session: str, number: int, ref: str) -> str:
@@ -354,11 +373,11 @@ async def _end_of_turn(client: Client, session: str, number: int, ref: str) -> s
         raise Refusal("invalidReference", f"there is no turn {number}: {known} on the way to the leaf")
     if found["boundary"] is None:
         before = (turn["boundary"] for turn in reversed(turns[: turns.index(found)]) if turn["boundary"])
-        raise within(number, next(before, None), ref)
+        raise _within(number, next(before, None), ref)
     return found["boundary"]
 
 
-def within(turn: int, nearest: str | None, ref: str) -> Refusal:
+def _within(turn: int, nearest: str | None, ref: str) -> Refusal:
     """What is said of a boundary that does not stand outside of turns."""
     text = f"turn {turn} is not closed there; a fork takes along whole turns"
     if nearest is None:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from .agents import within
+from .agents import copy_params, make_copy
 from .arguments import EntryOrNone, Expect, Json, Place, PlaceOrNone, Ref, RefOrLast
 from .call import (
     Client,
@@ -26,7 +26,6 @@ from .call import (
     resolve,
     run,
     screen,
-    short_ref,
 )
 from .render import Info, Screen, clean, clean_lines, new_lines, plural, short_id
 
@@ -242,23 +241,7 @@ def branch(
             params["entryId"] = await find_entry(client, session, entry)
         if cwd:
             params["cwd"] = folder(str(cwd))
-        if id_:
-            params["childSessionId"] = argument(id_)
-        if force:
-            params["force"] = True
-        try:
-            result = await client.request("session/branch", params)
-        except RpcError as exc:
-            if exc.kind != "boundaryInTurn":
-                raise
-            raise within(exc.data["turn"], exc.data["nearestClosed"], ref) from None
-        if json:
-            put_json(result)
-        else:
-            for line in branch_lines(screen(), result, await short_ref(client, result["session"]["sessionId"])):
-                put(line)
-        if result["outcome"] in {"refused", "cancelled"}:
-            raise Refusal(result["outcome"], "a hook stopped it; nothing was written")
+        await make_copy(client, "session/branch", params | copy_params(id_, cwd, force), ref, branch_lines, json=json)
 
     run(work)
 
