@@ -161,15 +161,6 @@ def prompts_above(index: Index, runs: Runs, i: int) -> int:
     return count
 
 
-def turns_of(index: Index, path: Sequence[int], read: Callable[[int], Entry]) -> list[Turn]:
-    """All turns of a path (ordinals, root first), oldest first, with their numbers and how they ended."""
-    found = spans(index, path)
-    give_numbers(found, read)
-    for turn in found:
-        settle(turn, index, read, last=turn is found[-1])
-    return found
-
-
 def give_numbers(found: Sequence[Turn], read: Callable[[int], Entry]) -> None:
     """Give the turns of a path their numbers: the stored ones, and the next one where none is stored."""
     last = 0

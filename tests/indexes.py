@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hypothesis import strategies as st
 
+from dsh_daemon import turns
 from dsh_daemon.log.index import Index
 from dsh_daemon.log.recover import clean, loads
 from dsh_daemon.log.scan import scan
@@ -13,7 +14,7 @@ from tests import support
 from tests.support import assistant, header, line, tool_result, user
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 
 class Log(NamedTuple):
@@ -97,3 +98,12 @@ def trees(draw: st.DrawFn, most: int = 30, *, shuffled: bool = False) -> list[di
             entry["timestamp"] = draw(st.sampled_from([None, "yesterday", second * 1000, "1970-01-01T00:00:00+14:00"]))
         entries.append(entry)
     return draw(st.permutations(entries)) if shuffled else entries
+
+
+def turns_of(index: Index, path: Sequence[int], read: Callable[[int], dict[str, Any]]) -> list[turns.Turn]:
+    """All turns of a path (ordinals, root first), oldest first, with their numbers and how they ended."""
+    found = turns.spans(index, path)
+    turns.give_numbers(found, read)
+    for turn in found:
+        turns.settle(turn, index, read, last=turn is found[-1])
+    return found

@@ -12,7 +12,7 @@ import pytest
 import zstandard
 from hypothesis import given, settings, strategies as st
 
-from dsh_daemon import surface, tree, turns
+from dsh_daemon import surface, tree
 from dsh_daemon.chunks import unpack
 from dsh_daemon.errors import NotRecorded, NotSupportedByFormat
 from dsh_daemon.family import unite
@@ -24,6 +24,7 @@ from dsh_daemon.rows import Layout, View, window
 from dsh_daemon.session import Session
 
 from .dsh_logs import Log, damaged, on_surface, story
+from .indexes import turns_of
 from .support import CORPUS
 
 
@@ -139,7 +140,7 @@ def test_the_request_of_a_step_is_its_header_and_what_was_said_before_the_answer
 def test_turns_are_those_that_dsh_recorded() -> None:
     session = opened(story())
     path = tree.path(session.index, session.leaf)
-    found = turns.turns_of(session.index, path, session.entry)
+    found = turns_of(session.index, path, session.entry)
     assert [(turn.number, turn.kind, turn.steps, turn.recorded) for turn in found] == [
         (1, "completed", 1, True), (2, "completed", 2, True), (3, "aborted", 1, True), (4, "completed", 1, True),
     ]  # fmt: skip
@@ -297,7 +298,7 @@ def test_nothing_that_is_shown_raises_whatever_was_damaged(tmp_path_factory: pyt
     index = session.index
     assert len(rows_of(session, "all")) == len(index)
     rows_of(session)
-    turns.turns_of(index, tree.path(index, session.leaf), session.entry)
+    turns_of(index, tree.path(index, session.leaf), session.entry)
     session.diagnostics()
     session.open_turn()
     session.next_turn()
@@ -333,7 +334,7 @@ def test_events_of_any_shape_are_shown(events: list[tuple[str, Any, Any]]) -> No
     session = opened(log, packed=False)
     assert len(session.index) == len(events)
     assert len(rows_of(session, "all")) == len(events)
-    turns.turns_of(session.index, tree.path(session.index, session.leaf), session.entry)
+    turns_of(session.index, tree.path(session.index, session.leaf), session.entry)
     for i in range(-1, len(events)):
         surface.context_of(session.index, session.stored, i)
         surface.context_of(session.index, session.stored, i, ours=True)

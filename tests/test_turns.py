@@ -15,6 +15,7 @@ from dsh_daemon.log.index import NONE, Index
 from dsh_daemon.log.journal import MemoryJournal
 from dsh_daemon.session import Session
 
+from .indexes import turns_of
 from .support import assistant, entry, header, line, tool_result, user
 
 Entry = dict[str, Any]
@@ -111,7 +112,7 @@ def open_calls(piece: list[Entry]) -> list[str]:
 def seen(session: Session, leaf: int) -> list[dict[str, Any]]:
     """What `turns_of` finds, in the words of the model."""
     index = session.index
-    found = turns.turns_of(index, tree.path(index, leaf), session.entry)
+    found = turns_of(index, tree.path(index, leaf), session.entry)
     return [
         {
             "start": index.ids[turn.start], "recorded": turn.recorded, "number": turn.number,
@@ -293,7 +294,7 @@ def test_an_id_that_a_model_uses_again_is_another_call() -> None:
             assistant("a5", "a4", calls=[{"id": "call_0", "name": "bash", "arguments": {}}]),
         ]
     )
-    turn = turns.turns_of(session.index, tree.path(session.index, session.leaf), session.entry)[0]
+    turn = turns_of(session.index, tree.path(session.index, session.leaf), session.entry)[0]
 
     assert turns.unanswered(turn, session.index, session.entry) == [turns.Call("call_0", "bash", started=False)]
 
@@ -396,7 +397,7 @@ def test_a_hundred_thousand_entries_take_well_under_a_second(long: Session) -> N
     path = tree.path(long.index, long.leaf)
     kept = {i: long.entry(i) for i in path}  # what is measured is not how bodies are read
     began = time.process_time()
-    found = turns.turns_of(long.index, path, kept.__getitem__)
+    found = turns_of(long.index, path, kept.__getitem__)
     took = time.process_time() - began
 
     assert [turn.number for turn in found] == list(range(1, 20_001))
