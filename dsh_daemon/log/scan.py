@@ -300,7 +300,8 @@ class _Scan:
             return
         text = "the first line is not a session header; the file is read only"
         self.report("broken_header", "error", offset, len(raw), text)
-        self.line(raw, offset, quiet=True)
+        if record is None or "delegationDepth" not in record:  # what only a header of dsh has is no entry
+            self.line(raw, offset, quiet=True)
 
     # What the decoder does not mind
 
