@@ -1,4 +1,4 @@
-"""What the daemon does unasked: watch the files, keep the list right, count what was never scanned, tell of it."""
+"""What the daemon does unasked: watch the files, keep the list right, tell of it."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .catalog import Counts, Record, Stamp
+from .catalog import Record, Stamp
 from .errors import Fault
+from .extract import counts_of
 from .listing import Filters
 from .log import snapshot
 from .log.formats.peek import Peek, look
-from .log.index import NO_TIME
-from .session import Session, SessionClosed
+from .progress import Progress
+from .session import Session
 from .table import Delta
 from .watch import Watcher
 
@@ -30,10 +31,6 @@ PUSH_EVERY = 0.25  # seconds between two catalog/changed
 KEEP_AFTER = 0.5  # seconds after an open at which its index is stored
 FIRST_WALK = 10.0  # seconds that a list waits for the first walk over the roots before it answers with what is there
 AGAIN = 1.0  # seconds after which a background task that failed begins anew
-PAUSE = 0.001  # seconds between two background scans; as long as the scan took, where that is more
-RECOVERED = frozenset(
-    {"torn_tail", "torn_frame", "nul_run", "glued_records", "fragment", "invalid_utf8", "nan", "missing_id"}
-)
 
 log = logging.getLogger(__name__)
 
@@ -55,12 +52,10 @@ class Background:
         self._removed: set[str] = set()
         self._dirty: set[str] = set()  # paths of open sessions whose row is old
         self._wake = asyncio.Event()
-        self._unscanned = asyncio.Event()
-        self._indexed = self._total = 0
         self.progress = (0, 0)  # files looked at by the first walk, files there are
 
     async def start(self) -> None:
-        for work in (self._walk, self._push, self._count):
+        for work in (self._walk, self._push, self.service.indexing.keep_up):
             self._tasks.append(asyncio.create_task(self._lasting(work), name=f"background {work.__name__}"))
 
     async def _lasting(self, work: Callable[[], Awaitable[None]]) -> None:
@@ -115,18 +110,12 @@ class Background:
     async def wait_for_walk(self, client: Client | None = None, token: str | int | None = None) -> None:
         """Let the first walk over the roots end, telling how far it is where a token asks for that."""
         until = time.monotonic() + FIRST_WALK
-        told = False
-        while not self.walked.is_set() and time.monotonic() < until:
-            if client is not None and token is not None:
+        with Progress(client, token, "Looking for sessions") as progress:
+            while not self.walked.is_set() and time.monotonic() < until:
                 done, total = self.progress
-                kind = "report" if told else "begin"
-                value = {"kind": kind, "title": "Looking for sessions", "message": f"{done}/{total}"}
-                client.push("$/progress", {"token": token, "value": value})
-                told = True
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self.walked.wait(), 0.1)
-        if client is not None and told:
-            client.push("$/progress", {"token": token, "value": {"kind": "end"}})
+                progress.report(f"{done}/{total}")
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self.walked.wait(), 0.1)
 
     async def refresh(self, paths: Iterable[str]) -> None:
         self.collect(await self.service.off_loop(self.service.store.refresh_paths, list(paths)))
@@ -152,12 +141,18 @@ class Background:
         self._removed.update(delta.removed)
         if delta:
             self._wake.set()
-            self._unscanned.set()
+            self.service.indexing.noticed([item.path for item in delta.upserts])
+
+    def counted(self, item: Item) -> None:
+        """A file was looked through."""
+        self._upserts[item.path] = item
+        self._wake.set()
 
     def touched(self, live: LiveSession) -> None:
         """An open session changed."""
         self._dirty.add(live.key)
         self._wake.set()
+        self.service.indexing.changed(live.key)
 
     def keep_index(self, live: LiveSession) -> None:
         """Store the index of a session for the next time that it is opened, once its first readers have their rows."""
@@ -225,77 +220,6 @@ class Background:
             if item is not None and (item := store.put_scanned(key, item.stamp, counts_of(live.session))) is not None:
                 upserts.append(item)
         return Delta(upserts, removed)
-
-    # Counting
-
-    async def _count(self) -> None:
-        """Scan what was never scanned, the latest first, giving way to whoever asks for something."""
-        await self.walked.wait()
-        store = self.service.store
-        failed: dict[str, Stamp] = {}
-        while True:
-            self._unscanned.clear()
-            waiting = [
-                item for item in await self.service.off_loop(store.unscanned) if failed.get(item.path) != item.stamp
-            ]
-            self._indexed, self._total = 0, len(waiting)
-            for item in waiting:
-                began = time.monotonic()
-                if not await self.service.off_loop(self._count_one, item):
-                    failed[item.path] = item.stamp
-                elif (noted := store.items().get(item.path)) is not None:
-                    self._upserts[noted.path] = noted
-                    self._wake.set()
-                self._indexed += 1
-                await asyncio.sleep(max(PAUSE, time.monotonic() - began))
-            self._total = self._indexed = 0
-            await self._unscanned.wait()
-
-    def _count_one(self, item: Item) -> bool:
-        """Count and note one file; False when it cannot be read. Runs in a thread."""
-        counts = count(item.path)
-        if counts is not None:
-            self.service.store.put_scanned(item.path, item.stamp, counts)
-        return counts is not None
-
-    def index_info(self) -> dict[str, Any]:
-        total = len(self.service.store.items())
-        left = self._total - self._indexed
-        return {
-            "state": "building" if left or not self.walked.is_set() else "idle",
-            "indexed": total - left,
-            "total": total,
-        }
-
-
-def count(path: str) -> Counts | None:
-    """Counts of a file from a full scan; None when it cannot be read."""
-    try:
-        session = Session.open(path)
-    except (Fault, SessionClosed):
-        return None
-    try:
-        return counts_of(session)
-    finally:
-        session.journal.close()
-
-
-def counts_of(session: Session) -> Counts:
-    index, facts = session.index, session.index.facts
-    return Counts(
-        entries=len(index),
-        messages=facts.messages,
-        diagnostics=len(session.faults()),
-        cost=facts.cost,
-        model=facts.model,
-        name=session.title(),
-        name_source=facts.title_source,
-        activity=None if facts.last_activity == NO_TIME else facts.last_activity,
-        damaged=session.damaged,
-        recovered=any(diagnostic["code"] in RECOVERED for diagnostic in session.faults()),
-        fork_point=session.fork_point(),
-        fork_text=session.fork_text(),
-    )
 
 
 def memory_record(session: Session) -> tuple[Record, Stamp]:

@@ -10,9 +10,10 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import apsw
 
@@ -22,10 +23,12 @@ from .paths import open_private, private_folder
 WAIT_MS = 1_000  # how long another program that has the file locked is waited for
 LOOK_AGAIN = 5.0  # seconds until a file that could not be used is tried again
 
+T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 _BAD = (apsw.CorruptError, apsw.NotADBError, apsw.FormatError, apsw.SQLError)
 _LOCKED = (apsw.BusyError, apsw.LockedError)
+_SIDES = ("-wal", "-shm")
 _PASSING = (*_LOCKED, apsw.FullError)
 
 
@@ -43,35 +46,47 @@ class Database:
     happened. Every use raises Busy, StorageFull, StorageError.
     """
 
-    def __init__(self, path: str | None, *, schema: str, version: int, durable: bool, later: str = "") -> None:
-        """`later`: tables that came after the others, made where they are missing."""
+    def __init__(
+        self, path: str | None, *, schema: str, version: int, durable: bool, disposable: bool = False, later: str = ""
+    ) -> None:
+        """`disposable`: a bad file is deleted. `later`: tables that came after the others, made where missing."""
         self.path = path
         self.problem: str | None = None
         self._schema = schema
         self._later = later
         self._version = version
         self._durable = durable
+        self._disposable = disposable
         self._changing = threading.RLock()  # held while the connections are replaced
         self._hindered: apsw.Error | None = None  # why it is in memory for now
         self._retry = 0.0
         self._opened = 0
         self._writer: _Handle
         self._reader: _Handle
-        self._writer, self._reader = self._open()
+        self._writer, self._reader = self._open() or self._in_memory()
 
     def read(self, sql: str, *args: Any) -> list[tuple[Any, ...]]:
-        return self._run(sql, [args], write=False)
+        return self.reading(lambda connection: _rows(connection, sql, args))
+
+    def reading(self, work: Callable[[apsw.Connection], T]) -> T:
+        """Run `work`, which only reads and may be called again, with the connection for that."""
+        return self._run(work, write=False)
 
     def write(self, sql: str, *args: Any) -> None:
         """Run one statement; committed when this returns."""
-        self._run(sql, [args])
+        self._run(lambda connection: _rows(connection, sql, args), write=True)
 
     def write_many(self, sql: str, rows: Iterable[tuple[Any, ...]]) -> None:
         """Run one statement for each of `rows` in one transaction."""
-        self._run(sql, list(rows))
+        kept = list(rows)
+        self.writing(lambda connection: connection.executemany(sql, kept))
+
+    def writing(self, work: Callable[[apsw.Connection], T]) -> T:
+        """Run `work`, which may be called again, in one transaction."""
+        return self._run(lambda connection: _whole(connection, work), write=True)
 
     def opened(self) -> int:
-        """How often other content came in place of what was read before: it grows when the file could be opened."""
+        """How often other content came in place of what was read before: of the file, or of an empty one in memory."""
         self._look_again()
         return self._opened
 
@@ -80,7 +95,7 @@ class Database:
             self._reader.connection.close()
             self._writer.connection.close()
 
-    def _run(self, sql: str, rows: list[tuple[Any, ...]], *, write: bool = True) -> list[tuple[Any, ...]]:
+    def _run(self, work: Callable[[apsw.Connection], T], *, write: bool) -> T:
         for again in (True, True, False):
             self._look_again()
             if write and self._durable and self._hindered is not None:
@@ -88,13 +103,13 @@ class Database:
             handle = self._writer if write else self._reader
             try:
                 with handle.lock:
-                    return _execute(handle.connection, sql, rows)
+                    return _sane(work, handle.connection)
             except (*_BAD, apsw.ConnectionClosedError) as exc:
                 if not again:
-                    raise self._fault(exc, handle.connection.system_errno) from exc
+                    raise self._fault(exc, _errno(handle.connection)) from exc
                 self._replace(handle, exc)
             except apsw.Error as exc:
-                raise self._fault(exc, handle.connection.system_errno) from exc
+                raise self._fault(exc, _errno(handle.connection)) from exc
         raise AssertionError("the last attempt returns or raises")
 
     def _fault(self, exc: apsw.Error, code: int = 0) -> Fault:
@@ -111,7 +126,8 @@ class Database:
         with self._changing:
             if self._due():  # no other thread did it meanwhile
                 self._hindered = self.problem = None
-                self._writer, self._reader = self._open()
+                if (handles := self._open()) is not None:  # else what came meanwhile is kept in memory on
+                    self._writer, self._reader = handles
 
     def _due(self) -> bool:
         return self._hindered is not None and time.monotonic() >= self._retry
@@ -127,9 +143,10 @@ class Database:
                 self._reader.connection.close(True)
                 self._writer.connection.close(True)
             self._set_aside(str(exc))
-            self._writer, self._reader = self._open()
+            self._writer, self._reader = self._open() or self._in_memory()
 
-    def _open(self) -> tuple[_Handle, _Handle]:
+    def _open(self) -> tuple[_Handle, _Handle] | None:
+        """The file's connections; None where there is no file, or none that can be used."""
         for _ in range(2 if self.path is not None else 0):
             assert self.path is not None
             try:
@@ -146,6 +163,10 @@ class Database:
             else:
                 self._opened += 1
                 return handles
+        return None
+
+    def _in_memory(self) -> tuple[_Handle, _Handle]:
+        self._opened += 1
         handle = _Handle(self._prepare(apsw.Connection(":memory:")), threading.RLock())
         return handle, handle
 
@@ -168,43 +189,78 @@ class Database:
         connection.set_busy_timeout(WAIT_MS)
         connection.pragma("journal_mode", "wal")
         connection.pragma("synchronous", "full" if self._durable else "normal")
-        found = connection.pragma("user_version")
-        new = not connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchall()
+        # As it is at one moment: another process may be making it.
+        found, new = _whole(connection, lambda c: (c.pragma("user_version"), _is_empty(c)))
+        connection.transaction_mode = "IMMEDIATE"  # nobody else writes between what is read in one and what is written
         if found != self._version and not new:
             raise apsw.FormatError(f"it has version {found}, this program knows {self._version}")
         if self._durable and not new and connection.execute("PRAGMA quick_check(1)").fetchall() != [("ok",)]:
             raise apsw.CorruptError("quick_check failed")
         if new:
             with connection:
-                connection.execute(self._schema)
-                connection.pragma("user_version", self._version)
+                if _is_empty(connection):
+                    connection.execute(self._schema)
+                    connection.pragma("user_version", self._version)
         if self._later:
             connection.execute(self._later)
         return connection
 
     def _set_aside(self, reason: str) -> bool:
-        """Rename a bad file; False where the system does not let us."""
+        """Rename or delete a bad file; False where the system does not let us."""
+        assert self.path is not None
+        try:
+            done = self._delete() if self._disposable else self._rename()
+        except OSError as exc:
+            self.problem = f"{self.path} is unusable ({reason}) and cannot be set aside: {exc.strerror}"
+            return False
+        self.problem = f"{self.path} was unusable ({reason}) and was {done}"
+        log.warning("%s", self.problem)
+        return True
+
+    def _delete(self) -> str:
+        assert self.path is not None
+        os.unlink(self.path)
+        for side in _SIDES:
+            with suppress(FileNotFoundError):
+                os.unlink(self.path + side)
+        return "deleted"
+
+    def _rename(self) -> str:
         assert self.path is not None
         bad, n = f"{self.path}.bad", 1
         while os.path.lexists(bad):
             n += 1
             bad = f"{self.path}.bad{n}"
-        try:
-            os.rename(self.path, bad)
-            for side in ("-wal", "-shm"):
-                if os.path.lexists(self.path + side):
-                    os.rename(self.path + side, bad + side)
-        except OSError as exc:
-            self.problem = f"{self.path} is unusable ({reason}) and cannot be set aside: {exc.strerror}"
-            return False
-        self.problem = f"{self.path} was unusable ({reason}) and was set aside as {bad}"
-        log.warning("%s", self.problem)
-        return True
+        os.rename(self.path, bad)
+        for side in _SIDES:
+            if os.path.lexists(self.path + side):
+                os.rename(self.path + side, bad + side)
+        return f"set aside as {bad}"
 
 
-def _execute(connection: apsw.Connection, sql: str, rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-    if len(rows) == 1:
-        return connection.execute(sql, rows[0]).fetchall()
+def _errno(connection: apsw.Connection) -> int:
+    try:
+        return connection.system_errno
+    except apsw.ConnectionClosedError:
+        return 0
+
+
+def _is_empty(connection: apsw.Connection) -> bool:
+    return not connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchall()
+
+
+def _rows(connection: apsw.Connection, sql: str, args: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+    return connection.execute(sql, args).fetchall()
+
+
+def _sane(work: Callable[[apsw.Connection], T], connection: apsw.Connection) -> T:
+    try:
+        return work(connection)
+    except UnicodeDecodeError as exc:  # SQLite does not look whether its texts are any
+        raise apsw.CorruptError(f"a damaged text: {exc}") from exc
+
+
+def _whole(connection: apsw.Connection, work: Callable[[apsw.Connection], T]) -> T:
     with connection:
-        connection.executemany(sql, rows)
-    return []
+        return work(connection)
+    raise AssertionError("a transaction swallows nothing")

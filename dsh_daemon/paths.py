@@ -46,6 +46,10 @@ class Folders:
         return self.cache / "catalog.db"
 
     @property
+    def search_db(self) -> Path:
+        return self.cache / "search.db"
+
+    @property
     def state_db(self) -> Path:
         return self.state / "state.db"
 

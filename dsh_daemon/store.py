@@ -186,11 +186,6 @@ class Store:
         with self._lock:
             return self._apply({}, [path])
 
-    def unscanned(self) -> list[Item]:
-        """List the readable sessions whose counts are missing or old, the latest first."""
-        waiting = [i for i in self.items().values() if not i.fresh and i.openable]
-        return sorted(waiting, key=lambda item: -item.recent)
-
     def items(self) -> dict[str, Item]:
         """Everything that is listed, by path."""
         with self._lock:

@@ -50,7 +50,7 @@ def dump(index: Index, source: Source) -> bytes | None:
     return msgspec.msgpack.encode(
         _Blob(
             VERSION,
-            _fingerprint(source, index.end),
+            fingerprint(source, index.end),
             index.end,
             index.line,
             index.header,
@@ -85,7 +85,7 @@ def load(blob: bytes, source: Source, size: int) -> Index | None:
         kept = _decode(blob)
     except msgspec.DecodeError:
         return None
-    if kept.version != VERSION or kept.end > size or _fingerprint(source, kept.end) != kept.fingerprint:
+    if kept.version != VERSION or kept.end > size or fingerprint(source, kept.end) != kept.fingerprint:
         return None
     index = Index()
     index.end, index.line = kept.end, kept.line
@@ -116,7 +116,7 @@ def load(blob: bytes, source: Source, size: int) -> Index | None:
     return index
 
 
-def _fingerprint(source: Source, end: int) -> bytes:
-    """Of both ends of the first `end` bytes."""
+def fingerprint(source: Source, end: int) -> bytes:
+    """What the first `end` bytes of a log are known by: both ends of them."""
     ends = source.read(0, min(ENDS, end)) + source.read(max(0, end - ENDS), min(ENDS, end))
     return blake2b(ends, digest_size=16).digest()
