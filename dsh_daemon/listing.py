@@ -62,7 +62,7 @@ def accepts(filters: Filters, places: Places) -> Callable[[Item], bool]:
             return False
         if filters.cwd is not None and not at_place(item):
             return False
-        return all(word in item.words for word in words)
+        return not words or all(word in item.words for word in words)
 
     return accept
 

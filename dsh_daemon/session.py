@@ -17,7 +17,7 @@ from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime
 from hashlib import sha256
 from itertools import islice
-from typing import Any, Literal, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 import orjson
 
@@ -47,6 +47,9 @@ from .log.scan import MAX_DIAGNOSTICS, continues, scan
 from .log.times import instant
 from .text import as_dict, as_str, row_text
 from .types import Change, Diagnostic, Entry, EntryRef, MethodCause, OpenTurn
+
+if TYPE_CHECKING:
+    from .state import LeafMemory
 
 GENERATOR = "dsh-daemon/1"  # in the header of what we create
 KEPT_CHANGES = 1_000
@@ -247,10 +250,9 @@ class Session:
         if index.header.format == "dsh":
             return dsh.as_entry(*self._event(i, raw))
         wire_id = index.ids[i]
-        record, sound = _parsed(raw)
-        if not isinstance(record, dict) or not _is_named(cast("Entry", record), wire_id):
+        entry = parsed(raw, wire_id)
+        if entry is None:
             raise Rewritten("the file was rewritten under us", path=self.path)
-        entry: Entry = cast("Entry", record) if sound else clean(record)
         if index.header.version < 3 or entry.get("id") != wire_id or "parentId" not in entry:
             entry = self._newer(entry, i)
             entry = {**entry, "id": wire_id, "parentId": entry.get("parentId", index.id_of(index.parent[i]))}
@@ -379,6 +381,14 @@ class Session:
     def damaged(self) -> bool:
         """Whether a part of the log cannot be read, or is missing."""
         return bool(self.index.damage) or any(fault["severity"] == "error" for fault in self.journal.faults())
+
+    def restore(self, memory: LeafMemory) -> None:
+        """Put the leaf where it was left, where the log is what it was then."""
+        index = self.index
+        self.history = [place for place in memory.history if place is None or place in index.ordinal]
+        same = memory.size == index.size and memory.last_entry == index.id_of(len(index) - 1)
+        if same and (memory.leaf is None or memory.leaf in index.ordinal):
+            self.leaf = self.find(memory.leaf)
 
     def keep_labels(self, labels: dict[str, tuple[str, str]]) -> None:
         """Show these labels (id -> text and time), which the log itself cannot hold."""
@@ -860,6 +870,14 @@ def _same_or_refuse(session: Session, id_: str, sent: dict[str, Any], number: in
             same = bool(kept) and all(kept.get(key) == whole["message"][key] for key in as_dict(value))
         if not same:
             raise AlreadyExists(f"the entry {id_} exists with another content", id=id_, sessionId=session.wire_id)
+
+
+def parsed(raw: bytes, wire_id: str) -> Entry | None:
+    """A stored line as it can be shown; None where it is not the entry that was indexed as `wire_id`."""
+    record, sound = _parsed(raw)
+    if not isinstance(record, dict) or not _is_named(cast("Entry", record), wire_id):
+        return None
+    return cast("Entry", record) if sound else clean(record)
 
 
 def _parsed(raw: bytes) -> tuple[Any, bool]:

@@ -8,15 +8,17 @@ turn; it is closed by its last answer, where that asks for no tools and every ca
 
 from __future__ import annotations
 
+from array import array
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from . import tree
 from .entries import Flag
 from .log.index import NONE
 from .text import as_dict, as_str, blocks, message_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Container, Mapping, Sequence
 
     from .log.index import Index
     from .tree import Runs
@@ -24,7 +26,9 @@ if TYPE_CHECKING:
 
 TURN_MARKS = frozenset({"turn_start", "turn_end"})
 STEP_MARKS = frozenset({"step_start", "step_end"})
+CUTS = frozenset({"compaction", "reset_boundary"})  # what takes entries above it from a model's sight
 
+_OUTSIDE, _DERIVED, _RECORDED = range(3)  # of turns, in one by its messages, in one by its marks
 MOST = 10**9  # what a turn or step can be numbered; a log that says more would leave no number for the next one
 NOT_STARTED, OUTCOME_UNKNOWN = "TOOL_NOT_STARTED", "TOOL_OUTCOME_UNKNOWN"
 _ADVICE = {
@@ -159,6 +163,87 @@ def prompts_above(index: Index, runs: Runs, i: int) -> int:
         run = runs.parent[run]
         end = runs.end(run) if run >= 0 else 0
     return count
+
+
+def number_at(index: Index, runs: Runs, read: Callable[[int], Entry], i: int) -> int:
+    """The number of the turn that an entry belongs to; 0 for one that stands in none."""
+    marks = codes_of(index, TURN_MARKS)
+    at = i
+    while marks and at >= 0 and index.shape[at] not in marks:
+        at = index.parent[at]
+    if not marks or at < 0:
+        return prompts_above(index, runs, i)
+    if index.type_of(at) == "turn_start" and (number := number_of(read(at), "turn")):
+        return number
+    found = spans(index, tree.path(index, i))
+    inside = bool(found) and (at == i or not found[-1].recorded or found[-1].end == NONE)
+    return last_number(found, read) if inside else 0
+
+
+def numbers(index: Index, read: Callable[[int], Entry]) -> list[int]:
+    """The same of every entry, in one go."""
+    kinds = [(shape.type, shape.role) for shape in index.shapes.items]
+    parent, shape = index.parent, index.shape
+    last = array("q", [NONE]) * len(index)  # the number of the last turn on the path to an entry
+    modes = bytearray(len(index))
+    found = [0] * len(index)
+    for start in range(len(index)):
+        at, walk = start, list[int]()
+        while at >= 0 and last[at] == NONE:
+            walk.append(at)
+            at = parent[at]
+        number, mode = (last[at], modes[at]) if at >= 0 else (0, _OUTSIDE)
+        for i in reversed(walk):
+            type_, role = kinds[shape[i]]
+            ends = type_ == "turn_end"
+            if type_ == "turn_start":
+                number, mode = number_of(read(i), "turn") or number + 1, _RECORDED
+            elif type_ == "message" and role == "user" and mode != _RECORDED:
+                number, mode = number + 1, _DERIVED
+            found[i] = number if ends or mode != _OUTSIDE else 0
+            if ends and mode == _RECORDED:
+                mode = _OUTSIDE
+            last[i], modes[i] = number, mode
+    return found
+
+
+def first_shown(index: Index, path: Sequence[int], read: Callable[[int], Entry]) -> int:
+    """The place on a path above which nothing is in its context."""
+    cuts = codes_of(index, CUTS)
+    start = next((k for k in range(len(path) - 1, -1, -1) if index.shape[path[k]] in cuts), 0)
+    if path and index.type_of(path[start]) == "compaction":
+        kept = index.ordinal.get(str(read(path[start]).get("firstKeptEntryId")), NONE)
+        start = next((k for k in range(start) if path[k] == kept), start)
+    return start
+
+
+def places(
+    index: Index, path: Sequence[int], wanted: Container[int], read: Callable[[int], Entry]
+) -> dict[int, tuple[int, int]]:
+    """Turn and step in which each of the wanted entries of a path stands; 0 for what it stands outside of.
+
+    Steps are numbered as they are recorded; those of a derived turn by its answers.
+    """
+    found = spans(index, path)
+    give_numbers(found, read)
+    begin = {turn.start: turn for turn in found}
+    ends, marks = codes_of(index, frozenset({"turn_end"})), codes_of(index, frozenset({"step_start"}))
+    answers = {code for code, shape in enumerate(index.shapes.items) if shape.role == "assistant"}
+    where: dict[int, tuple[int, int]] = {}
+    turn: Turn | None = None
+    mark, step = NONE, 0
+    for i in path:
+        code = index.shape[i]
+        if i in begin:
+            turn, mark, step = begin[i], NONE, 0
+        elif turn is not None and (code in marks if turn.recorded else code in answers):
+            mark, step = i, step + 1
+        if i in wanted:
+            stored = number_of(read(mark), "step") if turn is not None and turn.recorded and mark != NONE else 0
+            where[i] = (0, 0) if turn is None else (turn.number, stored or step)
+        if code in ends:
+            turn = None
+    return where
 
 
 def give_numbers(found: Sequence[Turn], read: Callable[[int], Entry]) -> None:

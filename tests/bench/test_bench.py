@@ -21,4 +21,4 @@ def test_every_benchmark_runs_at_a_small_scale(case: str, tmp_path: Path):
     assert done.returncode == 0, done.stderr
     measures = json.loads(done.stdout)["cases"][case]
     assert measures
-    assert all(each["ours"] and each["raw"] for each in measures)
+    assert all(each["ours"] and (each["raw"] or "not installed" in each["note"]) for each in measures)
