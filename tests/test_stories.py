@@ -1,4 +1,7 @@
-"""The two stories of a session's life, told by real processes: work that was cut off goes on, another way is taken."""
+"""The stories of a session's life, told by real processes.
+
+Work that was cut off goes on; another way is taken; yesterday's log tells at which step something broke.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,9 @@ import pytest
 
 from dsh_daemon.client import Client, RpcError
 
+from .dsh_logs import Log
 from .running import PATIENCE, Daemon, Follower, eventually
+from .support import assistant, header, tool_result, user, write_log
 
 ROOT = Path(__file__).parents[1]
 INTERRUPTED = {"kind": "interrupted"}
@@ -564,3 +569,150 @@ def test_whoever_follows_may_ask_the_agent_to_stop(tmp_path: Path) -> None:
         assert await agent.says("ended") == "ended 2"
 
     play(tmp_path, story)
+
+
+# --- yesterday's log: at which step did the configuration break?
+
+CONFIG = "export const config = {\n  port: 8080,\n  host: 'shop',\n};\n"
+GOOD, BAD = "  port: 8080,", "  port: env.PROT,"
+FILE = "src/config.ts"
+Step = tuple[str, list[dict[str, Any]], dict[str, Any]]  # what is said, calls, details of the result
+
+
+def broken_in(kind: str) -> list[tuple[str, list[Step]]]:
+    """Two turns of work; in the second step of the second one a wrong name comes into the configuration."""
+    name = "file_path" if kind == "dsh" else "path"
+    edit: dict[str, Any] = {"path": FILE, "edits": [{"oldText": GOOD, "newText": BAD}]}
+    details: dict[str, Any] = {}
+    if kind == "omp":  # it says by number which lines it replaces; what stood there only its result tells
+        edit = {"input": f"*** Begin Patch\n[{FILE}#1A2B]\nPUT 2.=2:\n+{BAD}\n*** End Patch"}
+        details = {"path": FILE, "oldText": CONFIG, "newText": CONFIG.replace(GOOD, BAD)}
+    elif kind == "dsh":
+        edit = {"file_path": FILE, "old_string": GOOD, "new_string": BAD}
+
+    def call(tool: str, arguments: dict[str, Any]) -> list[dict[str, Any]]:
+        return [{"name": tool, "arguments": arguments}]
+
+    return [
+        ("Set up the shop", [
+            ("", call("write", {name: FILE, "content": CONFIG}), {}),
+            ("The shop is set up.", [], {}),
+        ]),
+        ("Clean up the code", [
+            ("", call("bash", {"command": f"npx prettier --write {FILE}"}), {}),
+            ("I name the port.", call("edit", edit), details),
+            ("All is clean.", [], {}),
+        ]),
+    ]  # fmt: skip
+
+
+def as_messages(turns: list[tuple[str, list[Step]]]) -> list[dict[str, Any]]:
+    """The same as pi and omp write it."""
+    found: list[dict[str, Any]] = []
+
+    def add(build: Callable[..., dict[str, Any]], *args: Any, **more: Any) -> None:
+        parent = found[-1]["id"] if found else None
+        found.append(build(f"e{len(found):07}", parent, *args, second=len(found), **more))
+
+    for prompt, steps in turns:
+        add(user, prompt)
+        for text, calls, details in steps:
+            made = [{"id": f"call{len(found)}", **call} for call in calls]
+            add(assistant, text, calls=made)
+            for call in made:
+                add(tool_result, call["id"], "ok", name=call["name"], details=details)
+    return found
+
+
+def as_dsh(turns: list[tuple[str, list[Step]]]) -> Log:
+    log = Log("yesterday")
+    for prompt, steps in turns:
+        log.prompt(prompt)
+        for number, (text, calls, _) in enumerate(steps, 1):
+            if number > 1:
+                log.add("step/end", {"turn": log.turn, "step": number - 1})
+                log.begin(number)
+            made = [(f"call{len(log.events)}", call["name"], json.dumps(call["arguments"])) for call in calls]
+            log.answer(text, made)
+            for id_, tool, given in made:
+                log.call(id_, tool, given)
+                log.result(id_, "ok")
+        log.end()
+    return log
+
+
+async def as_native(client: Client, session: str, turns: list[tuple[str, list[Step]]]) -> None:
+    """The same as an agent drives it through the daemon."""
+
+    async def ask(method: str, **params: Any) -> Any:
+        return await client.request(method, sessionId=session, **params)
+
+    await ask("session/resume")
+    for prompt, steps in turns:
+        turn = (await ask("turn/start", content=prompt))["turn"]
+        for text, calls, details in steps:
+            step = (await ask("step/start", turn=turn))["step"]
+            made = [{"type": "toolCall", "id": f"call-{turn}-{step}", **call} for call in calls]
+            content = [{"type": "text", "text": text}] * bool(text) + made
+            said = [{"role": "assistant", "content": content, "stopReason": "toolUse" if made else "stop"}]
+            said += [
+                {"role": "toolResult", "toolCallId": call["id"], "toolName": call["name"], "content": "ok",
+                 "isError": False, "details": details}
+                for call in made
+            ]  # fmt: skip
+            await ask("session/append", entries=[{"type": "message", "message": message} for message in said])
+            await ask("step/end", turn=turn, step=step)
+        await ask("turn/end", turn=turn, reason={"kind": "completed"})
+    await ask("session/release")
+
+
+@pytest.mark.parametrize("kind", ["pi", "omp", "dsh", "native"])
+def test_yesterdays_log_tells_at_which_step_the_configuration_broke(tmp_path: Path, kind: str) -> None:
+    turns = broken_in(kind)
+
+    async def story() -> None:
+        root, project = tmp_path / "root", str(tmp_path / "shop")
+        log = root  # of a native session the daemon says where it is
+        if kind in {"pi", "omp"}:
+            log = root / "--shop--" / "2026-01-01T00-00-00-000Z_yesterday.jsonl"
+            write_log(log, as_messages(turns), header("yesterday", project))
+        elif kind == "dsh":
+            log = as_dsh(turns).write(root)
+        with Daemon(tmp_path / "home", f"{kind}={root}" if kind != "native" else "") as daemon:
+            async with daemon.client("ui") as client:
+                session = "yesterday"
+                if kind == "native":
+                    made = await client.request("session/create", cwd=project, title="The shop")
+                    session, log = made["sessionId"], Path(made["path"])
+                    await as_native(client, session, turns)
+                await told(Stage(daemon, client, session, log))
+
+    async def told(at: Stage) -> None:
+        before = at.path.read_bytes()
+        # Which steps touched it, in their order; which of them brought in the wrong name.
+        lines = (await at.dshd("touched", FILE)).splitlines()
+        assert [line.split()[1:4:2] for line in lines[1:]] == [["1.1", "write"], ["2.1", "shell"], ["2.2", "edit"]]
+        changed = (await at.dshd("touched", FILE, "--changes")).splitlines()
+        guilty = max(n for n, line in enumerate(changed) if " 2.2 " in line)
+        assert {f"      -{GOOD}", f"      +{BAD}"} <= set(changed[guilty:])
+        assert f"      +{GOOD}" in changed[:guilty]
+        item = json.loads(await at.dshd("touched", FILE, "--json"))["items"][0]
+        assert (item["turn"], item["step"], item["action"]) == (2, 2, "edit")
+
+        # What was said around it.
+        around = await at.dshd("replay", at.session, "--turn", "2")
+        assert around.index("Clean up the code") < around.index("I name the port.") < around.index("All is clean.")
+        assert "The shop is set up." not in around
+        assert (await at.dshd("replay", at.session, "--from", item["entryId"])).count("I name the port.") == 1
+        assert at.path.read_bytes() == before, "looking writes nothing"
+
+        # And on from before it: in a session of its own, or in the same one where the log is a tree.
+        fork = json.loads(await at.dshd("fork", at.session, "--turn", "1", "--json"))
+        child = json.loads(await at.dshd("touched", FILE, "--in", fork["session"]["sessionId"], "--json"))
+        assert [touch["action"] for touch in child["items"]] == ["write"]
+        assert at.path.read_bytes() == before
+        if kind != "dsh":
+            await at.dshd("navigate", at.session, item["entryId"])
+            assert (await at.state())["leafId"] == item["entryId"]
+
+    asyncio.run(story())
