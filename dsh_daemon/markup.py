@@ -14,8 +14,13 @@ if TYPE_CHECKING:
 LONGEST_PROSE = 50_000  # code points; what is longer is shown as it is written: parsing would take too long
 MOST_BRACKETS = 1_000  # in prose; each open one may be looked at again for each that follows
 LINES_IN_VIEW = 15  # of something verbatim; more are folded away
-_SPECIAL = re.compile(r"[\\`*_\[\]<>#|~&!]")
-_TAG = re.compile(r"<(?=[A-Za-z/!?])(?!https?://[^\s<>`]+>)")
+_SPECIAL = re.compile(r"[\\`*_\[\]<>#|~&!$]")
+# What would be more than text: a tag, a picture, a link (or its definition) to anywhere but the web, a formula.
+_WEB = r"\s*<?(?:https?://|mailto:)"
+_ACTIVE = re.compile(
+    rf"<(?=[A-Za-z/!?])(?!https?://[^\s<>`]+>)|!(?=\[)|\](?=\((?!{_WEB})|:(?!{_WEB}))|\$", re.IGNORECASE
+)
+_ENTITIES = {"<": "&lt;", "!": "&#33;", "]": "&#93;", "$": "&#36;"}
 _FENCE = re.compile("(`{3,})[^`]*$|(~{3,})")
 _CLOSING = re.compile(r"([ \t]*)(`{3,}|~{3,})[ \t]*")
 _LINK = re.compile(r"(https?|mailto):", re.IGNORECASE)
@@ -44,9 +49,9 @@ class Markdown:
             case "head":
                 return f"\n### {_plain(piece.text)}{_aside(piece.title)}\n"
             case "text":
-                return "\n" + _quoted(_without_tags(piece.text), "> ")
+                return "\n" + _quoted(_inert(piece.text), "> ")
             case "thinking":
-                return "\n> *Thinking*\n>\n" + _quoted(_without_tags(piece.text), "> > ")
+                return "\n> *Thinking*\n>\n" + _quoted(_inert(piece.text), "> > ")
             case "code":
                 return f"\n**{_plain(piece.title)}**\n" + (f"\n{_fenced(piece.text)}" if piece.text else "")
             case "error":
@@ -56,6 +61,38 @@ class Markdown:
 
     def tail(self) -> str:
         return ""
+
+
+class Popup(Markdown):
+    """Markdown for a small window: all that a log says stands in fences, so that none of it is a link or an image."""
+
+    def piece(self, piece: Piece) -> str:
+        match piece.kind:
+            case "turn" | "head":
+                return f"\n**{_plain(piece.text)}**{_aside(piece.title)}\n"
+            case "text":
+                return f"\n{_fenced(piece.text)}"
+            case "thinking":
+                return f"\n*Thinking*\n\n{_fenced(piece.text)}"
+            case _:
+                return super().piece(piece)
+
+
+class Plain:
+    """The same for what shows text and nothing else."""
+
+    def piece(self, piece: Piece) -> str:
+        match piece.kind:
+            case "turn" | "head":
+                return f"\n{piece.text}{f' · {piece.title}' if piece.title else ''}\n"
+            case "thinking":
+                return f"\nThinking:\n{piece.text}\n"
+            case "code":
+                return f"\n{piece.title}\n" + (f"{piece.text}\n" if piece.text else "")
+            case "error":
+                return f"\n⚠ {piece.text}\n"
+            case _:
+                return f"\n{piece.text}\n"
 
 
 def _plain(text: str) -> str:
@@ -78,13 +115,13 @@ def _fenced(text: str) -> str:
     return f"{fence}\n{text}\n{fence}\n"
 
 
-def _without_tags(text: str) -> str:
-    """Markdown in which no HTML begins: `&lt;` for what would; code is left as it is where that is surely code.
+def _inert(text: str) -> str:
+    """Markdown in which nothing runs, loads or leads astray; code is left as it is where that is surely code.
 
     Surely: a fence that begins at the edge, or a span that ends on its line, with every span before it in its
     paragraph ended too.
     """
-    if not _TAG.search(text):
+    if not _ACTIVE.search(text):
         return text
     lines: list[str] = []
     fence = ""
@@ -102,24 +139,30 @@ def _without_tags(text: str) -> str:
         if found := _FENCE.match(line):
             fence = found[1] or found[2]
             sound = True
-            lines.append(line if found[1] else _TAG.sub("&lt;", line))
+            lines.append(line if found[1] else _disarmed(line))
             continue
         sound = sound or not line.strip()
-        escaped, ended = _escaped(line) if sound and "\\`" not in line else (_TAG.sub("&lt;", line), "`" not in line)
+        escaped, ended = _escaped(line) if sound and "\\`" not in line else (_disarmed(line), "`" not in line)
         sound = sound and ended
+        if line.startswith(("    ", "\t")):  # code, as a rule, in which an entity would be read as it is written
+            escaped = escaped.replace(_ENTITIES["$"], "$")
         lines.append(escaped)
     return "\n".join(lines)
 
 
+def _disarmed(text: str) -> str:
+    return _ACTIVE.sub(lambda found: _ENTITIES[found[0]], text)
+
+
 def _escaped(line: str) -> tuple[str, bool]:
-    """A line without tags outside its spans of code, and whether all of its spans are ended."""
+    """A line that is disarmed outside its spans of code, and whether all of its spans are ended."""
     parts = re.split("(`+)", line)  # text, run, text, run, …
     done: list[str] = []
     at = 0
     ended = True
     while at < len(parts):
         if at % 2 == 0:
-            done.append(_TAG.sub("&lt;", parts[at]))
+            done.append(_disarmed(parts[at]))
             at += 1
             continue
         close = next((k for k in range(at + 2, len(parts), 2) if parts[k] == parts[at]), 0)

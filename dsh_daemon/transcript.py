@@ -80,7 +80,7 @@ def parts(session: Session, path: Sequence[int], format_: str, limit: int, *, cu
         batch = path[max(0, start - BATCH) : start]
         read = session.fetch(batch)
         for i in reversed(batch):
-            pieces = [*headings.get(i, ()), *_pieces(index, i, read(i))]
+            pieces = [*headings.get(i, ()), *pieces_of(index, i, read(i))]
             text = _written(language, pieces)
             room -= _size(text)
             if room < 0:
@@ -146,12 +146,13 @@ def _title(session: Session) -> str:
 def _facts(session: Session, path: Sequence[int], count: int) -> list[tuple[str, str]]:
     index, header = session.index, session.header
     times = [time for i in (*path[:1], *path[-1:]) if (time := _time(index, i))]
+    entries = "entry" if len(path) == 1 else "entries"
     pairs = [
         ("Session", session.wire_id),
         ("Agent", header.format),
         ("Folder", header.cwd or ""),
         ("Time", " to ".join(dict.fromkeys(times))),
-        ("Length", f"{len(path):,} entries, {count:,} turns"),
+        ("Length", f"{len(path):,} {entries}, {count:,} {'turn' if count == 1 else 'turns'}"),
         ("Parent", header.parent or ""),
     ]
     return [(name, one_line(value, 1_000)) for name, value in pairs if value]
@@ -189,7 +190,8 @@ def _closing(session: Session, turn: turns.Turn) -> Iterator[Piece]:
 # Entries as pieces
 
 
-def _pieces(index: Index, i: int, entry: Entry) -> Iterator[Piece]:
+def pieces_of(index: Index, i: int, entry: Entry) -> Iterator[Piece]:
+    """What a document says of one entry; nothing where that is only of use to programs."""
     type_ = as_str(entry.get("type"))
     mark = f"⚑ {one_line(index.labels[i].text, LINE_LIMIT)}" if i in index.labels else ""
     if type_ == "message":

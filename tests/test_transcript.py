@@ -62,6 +62,10 @@ def story() -> list[Entry]:
 # --- what is in it
 
 
+def test_one_entry_and_one_turn_are_counted_as_one() -> None:
+    assert "- Length: 1 entry, 1 turn\n" in written(session_of([user("a", None, "hello")]))
+
+
 def test_markdown_reads_from_the_title_to_the_last_word() -> None:
     facts = [
         "Session: s1",
@@ -243,6 +247,7 @@ NASTY = [
     "&lt;b&gt;", "<!-- ", "-->", "<?php", "<![CDATA[", "```", "````", "~~~", "`", "``", "\\`", "\\", "# Turn 99", "===",
     "---", "- a", "1. b", "   ", "    ", "\t", "> ", "|a|b|\n|-|-|", "\n", "\n\n", "<b", "a <i> b", "*", "**", "[", "]",
     "\r", "\x1b[31m", "\u202e", "\u2028", "\x00", "\ud800", "word", "[a]: javascript:x", "<a@b.c>", "<div\n", "x>",
+    "[x](command:a.b)", "[a]", "[a]:", "\ncommand:c", "<command:d>", "](", "command:e)", "$x$", "$(a) ", "![a]",
 ]  # fmt: skip
 nasty = st.lists(st.sampled_from(NASTY), max_size=12).map("".join) | st.lists(st.sampled_from(NASTY), max_size=8).map(
     " ".join
@@ -302,6 +307,9 @@ def test_nothing_in_a_log_becomes_part_of_the_markdown(text: str) -> None:
 
     assert "html_block" not in {token.type for token in tokens}
     assert "html_inline" not in inner
+    assert "image" not in inner
+    links = [child for token in tokens for child in token.children or () if child.type == "link_open"]
+    assert all(re.match("(https?|mailto):", str(link.attrs["href"]), re.IGNORECASE) for link in links)
     headings = [token.tag for token in top if token.type == "heading_open"]
     assert headings == ["h1", "h2", "h3", "h3", "h3", "h3", "h3", "h3"]
     assert {token.type for token in top} <= {
@@ -331,7 +339,10 @@ def test_the_lines_of_a_hostile_log_are_as_many_and_say_the_same(text: str) -> N
         "```html\n<p>\n```\nafter",
         "see <https://example.org/x>",
         "1 < 2 and a<-b",
-        "    x = y",
+        "[here](https://example.org) and [there](mailto:a@example.org)",
+        "[x][1]\n[1]: https://example.org",
+        "`[x](command:y)` and `$HOME`",
+        "    x = $y",
     ],
 )
 def test_code_and_links_stay_as_they_were_written(kept: str) -> None:
@@ -344,6 +355,20 @@ def test_tags_outside_of_code_are_written_so_that_they_are_read_as_text() -> Non
     found = written(session_of([user("a1", None, "a <b> `<i>` <!-- x\n```\n<p>\n```\n<p>")]))
 
     assert "> a &lt;b> `<i>` &lt;!-- x\n> ```\n> <p>\n> ```\n> &lt;p>\n" in found
+
+
+def test_links_to_commands_pictures_and_formulas_are_text() -> None:
+    """Editors run `command:` links, load pictures while one reads, and set what stands between dollars as formulas."""
+    prompt = "[run](command:a.b) ![p](https://example.org/p.png)\n[r]: command:c\n$HOME and $PATH"
+    found = written(session_of([user("a1", None, prompt)]))
+    read = MarkdownIt("commonmark").render(found)
+
+    assert "<a href" not in read.replace('<a href="https://example.org/p.png">', "")
+    assert "<img" not in read
+    assert "[run](command:a.b)" in read
+    assert "[r]: command:c" in read
+    assert "$HOME and $PATH" in read
+    assert not re.search(r"(?<!\\)\$", found)
 
 
 @pytest.mark.skipif(CORPUS is None, reason="no corpus")
