@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import navigation, tree
-from .errors import Busy, EntryNotFound, NoActiveModel, NotTheAgent, TurnOpen
+from .errors import Busy, EntryNotFound, LeafMoved, NotTheAgent, TurnOpen
 from .guards import guards
 from .log.formats.writing import summary_entry
 from .log.index import NONE
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from .wire import types as t
 
 OF_AGENTS = frozenset({"assistant", "toolResult"})  # roles
+NAMELESS = "the place before the first entry cannot have a label"
 HEAVY_BATCH = 100  # entries of one append above which it leaves the event loop
 
 
@@ -58,6 +59,23 @@ async def write(
         also()
 
     return await live.commit(build, cause, lock=lock, ready=last_look, written=written, heavy=heavy)
+
+
+async def check_ready(session: Session, parent: int) -> None:
+    """Refuse what `write` would refuse, before somebody is asked for what is to be written under `parent`."""
+    session.check_writable()
+    if parent != NONE:
+        session.hangable(session.index.ids[parent])
+    if session.header.format == "omp":
+        _, ready = guards(session)
+        await asyncio.to_thread(ready)
+
+
+def expect_same(session: Session, leaf: str | None, epoch: str) -> None:
+    """Refuse to go on with a plan for a session that went on itself. Raises LeafMoved."""
+    session.expect_leaf(leaf)
+    if session.epoch != epoch:
+        raise LeafMoved("the file was rewritten meanwhile", expected=leaf, actual=session.leaf_id)
 
 
 def refuse_move(live: LiveSession, target: int) -> None:
@@ -193,46 +211,138 @@ async def note_departure(live: LiveSession, state: State | None, old: str | None
     await remember(live, state, session.leaf, session.history)
 
 
+class Move(NamedTuple):
+    """A move as planned, and the state of the session that it was planned for."""
+
+    plan: navigation.Plan
+    old: str | None  # the leaf
+    epoch: str
+    result: t.NavigateResult  # what is answered if it comes to it
+
+
+def plan_move(live: LiveSession, params: t.SessionNavigateParams) -> Move:
+    """Plan what a person asks for; the caller holds the lock. Raises EntryNotFound, LeafMoved."""
+    session = live.session
+    if "expected_leaf_id" in params.model_fields_set:
+        session.expect_leaf(params.expected_leaf_id)
+    plan = plan_of(session, params)
+    result: t.NavigateResult = {
+        "outcome": plan.outcome,
+        "oldLeafId": session.leaf_id,
+        "leafId": session.index.id_of(plan.leaf),
+        "commonAncestorId": session.index.id_of(plan.common_ancestor),
+        "abandoned": len(plan.abandoned),
+        "revision": session.revision,
+    }
+    if plan.prompt is not None:
+        result["editorText"] = plan.prompt.text
+        if plan.prompt.images:
+            result["editorImages"] = plan.prompt.images
+    return Move(plan, session.leaf_id, session.epoch, result)
+
+
+def refuse_nameless(move_: Move, params: t.SessionNavigateParams) -> None:
+    """Refuse a label for the place before the first entry, before anything moves. Raises EntryNotFound."""
+    if params.label is not None and params.target_id is None and move_.plan.leaf == NONE:
+        raise EntryNotFound(NAMELESS, entryId=None)
+
+
+class LeftBehind(NamedTuple):
+    """The summary of a way that is left."""
+
+    text: str
+    details: Any
+    from_extension: bool
+
+
 async def navigate(
     live: LiveSession, state: State | None, params: t.SessionNavigateParams, cause: MethodCause
 ) -> t.NavigateResult:
-    """Go to an entry as a person does. Raises EntryNotFound, LeafMoved, NoActiveModel."""
-    session = live.session
+    """Go to an entry as a person does, asking nobody. Raises EntryNotFound, LeafMoved, TurnOpen."""
     async with live.lock:
         await live.catch_up()
-        if "expected_leaf_id" in params.model_fields_set:
-            session.expect_leaf(params.expected_leaf_id)
-        plan = plan_of(session, params)
-        old = session.leaf_id
-        result: t.NavigateResult = {
-            "outcome": plan.outcome,
-            "oldLeafId": old,
-            "leafId": session.index.id_of(plan.leaf),
-            "commonAncestorId": session.index.id_of(plan.common_ancestor),
-            "abandoned": len(plan.abandoned),
-            "revision": session.revision,
-        }
-        if plan.prompt is not None:
-            result["editorText"] = plan.prompt.text
-            if plan.prompt.images:
-                result["editorImages"] = plan.prompt.images
+        move_ = plan_move(live, params)
+        result = move_.result
         if params.preview:
             result["outcome"] = "preview"
             return result
-        if plan.outcome == "unchanged" and params.label is None:
+        if move_.plan.outcome == "unchanged" and params.label is None:
             return result
-        if params.summarize is not False and plan.outcome != "unchanged":
-            raise NoActiveModel("there is no model to summarise with: none is configured and no client offers one")
-        if plan.outcome == "moved":
-            refuse_move(live, plan.leaf)
-        await move(live, state, plan.leaf, cause, back=params.back)
-        if plan.prompt is not None and state is not None and session.path is not None:
-            await asyncio.to_thread(state.set_draft, session.path, plan.prompt.text)
-        result["leafId"], result["revision"] = session.leaf_id, session.revision
-    if params.label is not None:
-        named = await label(live, params.target_id or session.index.id_of(plan.leaf), params.label, cause)
+        refuse_nameless(move_, params)
+        await _go(live, state, move_, cause, back=params.back)
+    return await _named(live, move_, params.target_id, params.label, cause)
+
+
+async def apply(
+    live: LiveSession,
+    state: State | None,
+    move_: Move,
+    params: t.SessionNavigateParams,
+    left: LeftBehind | None,
+    cause: MethodCause,
+) -> t.NavigateResult:
+    """Do what was planned, with the summary of what it leaves. Raises LeafMoved where the session went on meanwhile."""
+    session, plan, result = live.session, move_.plan, move_.result
+
+    if left is None:
+        async with live.lock:
+            await live.catch_up()
+            expect_same(session, move_.old, move_.epoch)
+            await _go(live, state, move_, cause, back=params.back)
+        return await _named(live, move_, params.target_id, params.label, cause)
+
+    def build() -> Prepared:
+        expect_same(session, move_.old, move_.epoch)
+        refuse_move(live, plan.leaf)
+        target = session.index.id_of(plan.leaf)
+        if target is not None:
+            session.hangable(target)
+        entry = summary_entry(session.header.format, target, left.text, left.details, left.from_extension)
+        return session.prepare([entry], plan.leaf)
+
+    prepared = await write(live, build, cause)
+    await note_departure(live, state, move_.old)
+    await _draft(live, state, plan)
+    result["summaryEntryId"] = prepared.ids[0]
+    result["leafId"], result["revision"] = prepared.leaf_id, prepared.revision
+    return await _named(live, move_, prepared.ids[0], params.label, cause)
+
+
+async def _go(live: LiveSession, state: State | None, move_: Move, cause: MethodCause, *, back: bool) -> None:
+    """Move the leaf as planned; the caller holds the lock."""
+    plan, result = move_.plan, move_.result
+    if plan.outcome == "moved":
+        refuse_move(live, plan.leaf)
+    await move(live, state, plan.leaf, cause, back=back)
+    await _draft(live, state, plan)
+    result["leafId"], result["revision"] = live.session.leaf_id, live.session.revision
+
+
+async def _draft(live: LiveSession, state: State | None, plan: navigation.Plan) -> None:
+    """Keep the prompt that came back, until it is sent."""
+    if plan.prompt is not None and state is not None and live.session.path is not None:
+        await asyncio.to_thread(state.set_draft, live.session.path, plan.prompt.text)
+
+
+async def _named(
+    live: LiveSession, move_: Move, entry_id: str | None, text: str | None, cause: MethodCause
+) -> t.NavigateResult:
+    """Put the label on the entry, where one was asked for."""
+    result = move_.result
+    if text is not None:
+        named = await label(live, entry_id or live.session.index.id_of(move_.plan.leaf), text, cause)
         result["leafId"], result["revision"] = named["leafId"], named["revision"]
     return result
+
+
+async def compact(
+    live: LiveSession,
+    entry: Callable[[], dict[str, Any]],
+    cause: MethodCause,
+) -> Prepared:
+    """Append the compaction that `entry` makes for the session as it is now, under the leaf."""
+    session = live.session
+    return await write(live, lambda: session.prepare([entry()], session.leaf), cause)
 
 
 def plan_of(session: Session, params: t.SessionNavigateParams) -> navigation.Plan:
@@ -260,7 +370,7 @@ async def label(
     session = live.session
     wanted = " ".join((text or "").split()) or None
     if entry_id is None:
-        raise EntryNotFound("the place before the first entry cannot have a label", entryId=None)
+        raise EntryNotFound(NAMELESS, entryId=None)
     written: str | None = None
 
     def build() -> Prepared:

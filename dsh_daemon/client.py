@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Generator
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator
 from itertools import count
 from typing import TYPE_CHECKING, Any, Self
 
@@ -49,7 +49,10 @@ class Client:
         self._reader, self._writer = reader, writer
         self._ids = count(1)
         self._waiting: dict[int, asyncio.Future[Any]] = {}
+        self._methods: dict[int, str] = {}  # of those
         self._callbacks: dict[str, list[Callable[[Params], None]]] = {}
+        self._served: dict[str, Callable[[Params], Awaitable[Any]]] = {}
+        self._serving: dict[Any, asyncio.Task[None]] = {}  # requests of the daemon, by their ids
         self._streams: set[asyncio.Queue[tuple[str, Params] | None]] = set()
         self._end: ConnectionError | None = None
         self._task = asyncio.create_task(self._read())
@@ -61,6 +64,7 @@ class Client:
             raise self._end
         msg_id = next(self._ids)
         future = self._waiting[msg_id] = asyncio.get_running_loop().create_future()
+        self._methods[msg_id] = method
         self._send({"jsonrpc": "2.0", "id": msg_id, "method": method, "params": {**(params or {}), **fields}})
         try:
             await self._writer.drain()
@@ -71,6 +75,13 @@ class Client:
             raise
         finally:
             self._waiting.pop(msg_id, None)
+            self._methods.pop(msg_id, None)
+
+    def call_off(self, method: str) -> None:
+        """Ask the daemon to stop the requests of `method` in flight; their answers say whether that came in time."""
+        for msg_id, name in self._methods.items():
+            if name == method and not self._end:
+                self.notify("$/cancelRequest", {"id": msg_id})
 
     def notify(self, method: str, params: Params | None = None, /, **fields: Any) -> None:
         """Send a notification; nothing is answered."""
@@ -80,6 +91,13 @@ class Client:
         """Call `callback(params)` for each notification of `method`; returns what takes it off again."""
         self._callbacks.setdefault(method, []).append(callback)
         return lambda: self._callbacks[method].remove(callback)
+
+    def serve(self, method: str, handler: Callable[[Params], Awaitable[Any]]) -> None:
+        """Answer the daemon's requests of `method` (a hook that was named in `connect`) with what `handler` gives.
+
+        It is cancelled when the request is; what it raises is answered as an error, which counts as no opinion.
+        """
+        self._served[method] = handler
 
     def notifications(self) -> AsyncIterator[tuple[str, Params]]:
         """Give each `(method, params)` that arrives from this call on; ends with the connection."""
@@ -117,7 +135,9 @@ class Client:
         await self.close()
 
     def _send(self, message: Params) -> None:
-        body = orjson.dumps(message)
+        self._write(orjson.dumps(message))
+
+    def _write(self, body: bytes) -> None:
         self._writer.write(b"Content-Length: %d\r\n\r\n%b" % (len(body), body))
 
     async def _read(self) -> None:
@@ -140,14 +160,36 @@ class Client:
             else:
                 future.set_result(message.get("result"))
         elif msg_id is not None:
-            refusal = {"code": -32601, "message": f"this client does not serve {method}"}
-            self._send({"jsonrpc": "2.0", "id": msg_id, "error": refusal})
+            task = asyncio.create_task(self._answer(msg_id, method, message.get("params") or {}))
+            self._serving[msg_id] = task
+            task.add_done_callback(lambda _: self._serving.pop(msg_id, None))
+        elif method == "$/cancelRequest":
+            called_off: Params = message.get("params") or {}
+            task = self._serving.get(called_off.get("id"))
+            if task is not None:
+                task.cancel()
         else:
             params: Params = message.get("params") or {}
             for callback in list(self._callbacks.get(method, ())):
                 callback(params)
             for queue in self._streams:
                 queue.put_nowait((method, params))
+
+    async def _answer(self, msg_id: Any, method: str, params: Params) -> None:
+        handler = self._served.get(method)
+        answer: Params = {"jsonrpc": "2.0", "id": msg_id}
+        try:
+            if handler is None:
+                body = orjson.dumps(answer | _error(-32601, f"this client does not serve {method}"))
+            else:
+                body = orjson.dumps(answer | {"result": await handler(params)})
+        except asyncio.CancelledError:
+            body = orjson.dumps(answer | _error(-32800, "the request was cancelled"))
+        except Exception as exc:  # noqa: BLE001  (whoever asked must not wait for an answer that never comes)
+            text = f"{type(exc).__name__}: {exc}".encode(errors="replace").decode()
+            body = orjson.dumps(answer | _error(-32603, text))
+        if not self._end:
+            self._write(body)
 
     def _finish(self, reason: ConnectionError) -> None:
         if self._end:
@@ -158,7 +200,13 @@ class Client:
                 future.set_exception(reason)
         for queue in self._streams:
             queue.put_nowait(None)
+        for task in self._serving.values():
+            task.cancel()
         self._writer.close()
+
+
+def _error(code: int, message: str) -> Params:
+    return {"error": {"code": code, "message": message}}
 
 
 class Connecting:

@@ -6,6 +6,7 @@ import asyncio
 import os
 import re
 import stat
+from contextlib import nullcontext
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
@@ -15,10 +16,13 @@ from .guards import guards
 from .log.formats.header import id_from_name
 from .log.index import NO_TIME
 from .log.journal import Outdated, replace
+from .progress import Progress
 from .session import Session, dumps, now
+from .summarizer import problem as no_model
 from .text import iso
 
 if TYPE_CHECKING:
+    from .items import Item
     from .live import Client
     from .service import Service
     from .wire import types as t
@@ -34,37 +38,36 @@ async def examine(service: Service, client: Client, params: t.DaemonDoctorParams
     problems: list[t.Problem] = [*await asyncio.to_thread(_surroundings, service)]
     fixed: list[t.Fixed] = []
     items = list(store.items().values())
-    for number, item in enumerate(items):
-        if params.work_done_token is not None and number % 20 == 0:
-            value = {
-                "kind": "report" if number else "begin",
-                "title": "Checking sessions",
-                "message": f"{number}/{len(items)}",
-            }
-            client.push("$/progress", {"token": params.work_done_token, "value": value})
-        if item.peek.health in {"unsupported", "unreadable"}:
-            if item.peek.health == "unreadable":
-                problems.append(problem(item.path, "unreadable", item.record.reason or "it cannot be read"))
-            continue
-        found = await asyncio.to_thread(check, item.path)
-        # A dsh that has the session goes on with what it read of it: its log is not to be another one under it.
-        held = item.peek.format == "dsh" and await asyncio.to_thread(item.holder, store.facts) is not None
-        if params.fix and not held and any(p["fixable"] for p in found):
-            live = service.live.get(item.path)
-            if live is not None:
-                async with live.lock:
-                    done = await asyncio.to_thread(repair, item.path)
-            else:
-                done = await asyncio.to_thread(repair, item.path)
-            for p in found if done else ():
-                if p["fixable"]:
-                    fixed.append({"path": p["path"], "code": p["code"], "detail": p["detail"]})
-            found = [p for p in found if not (p["fixable"] and done)]
-            await service.background.refresh([item.path])
-        problems += found
-    if params.work_done_token is not None and items:
-        client.push("$/progress", {"token": params.work_done_token, "value": {"kind": "end"}})
+    with Progress(client, params.work_done_token, "Checking sessions") as progress:
+        for number, item in enumerate(items):
+            progress.report(f"{number}/{len(items)}")
+            found, mended = await _examined(service, item, fix=params.fix)
+            problems += found
+            fixed += mended
     return {"checked": len(items), "problems": problems, "fixed": fixed}
+
+
+async def _examined(service: Service, item: Item, *, fix: bool) -> tuple[list[t.Problem], list[t.Fixed]]:
+    """What is wrong with one session, and what of it was repaired."""
+    if item.peek.health == "unreadable":
+        return [problem(item.path, "unreadable", item.record.reason or "it cannot be read")], []
+    if item.peek.health == "unsupported":
+        return [], []
+    found = await asyncio.to_thread(check, item.path)
+    # A dsh that has the session goes on with what it read of it: its log is not to be another one under it.
+    held = item.peek.format == "dsh" and await asyncio.to_thread(item.holder, service.store.facts) is not None
+    if not fix or held or not any(p["fixable"] for p in found):
+        return found, []
+    live = service.live.get(item.path)
+    async with live.lock if live is not None else nullcontext():
+        done = await asyncio.to_thread(repair, item.path)
+    await service.background.refresh([item.path])
+    if not done:
+        return found, []
+    fixed: list[t.Fixed] = [
+        {"path": p["path"], "code": p["code"], "detail": p["detail"]} for p in found if p["fixable"]
+    ]
+    return [p for p in found if not p["fixable"]], fixed
 
 
 def problem(path: str, code: str, detail: str, *, fixable: bool = False) -> t.Problem:
@@ -76,9 +79,14 @@ def _surroundings(service: Service) -> list[t.Problem]:
     found: list[t.Problem] = []
     for path, trouble in (
         (service.folders.state_db, service.state.problem), (service.folders.catalog_db, service.catalog.problem),
+        (service.folders.search_db, service.indexing.problem),
     ):  # fmt: skip
         if trouble:
             found.append(problem(str(path), "database", trouble))
+    config = str(service.folders.config_file)
+    if service.settings.summarizer.model is not None and (trouble := no_model(service.settings.summarizer)):
+        found.append(problem(config, "summarizer", trouble))
+    found += [problem(config, "extension", trouble) for trouble in service.hooks.problems]
     for folder, _, names in os.walk(service.folders.sessions):
         for path in [folder, *(os.path.join(folder, name) for name in names)]:
             mode = stat.S_IMODE(os.lstat(path).st_mode)

@@ -24,12 +24,33 @@ class Client(Protocol):
     name: str
     pid: int | None
     read_only: bool
+    summarizer: bool  # it serves hook/summarize
+    hooks: tuple[str, ...]  # what it is asked before it happens
+    events: tuple[str, ...]  # what it is told after it happened
     leaving: bool  # it sends nothing more
     gone: bool  # the connection ended
 
     def push(self, method: str, params: Any, key: str | None = None) -> None:
         """Queue a notification; waiting ones of one `key` may be folded into a single `resync`."""
         ...
+
+    async def ask(self, method: str, params: dict[str, Any]) -> Any:
+        """Ask the client. Raises ConnectionError where it leaves or cannot answer."""
+        ...
+
+
+class Operation:
+    """What asks hooks or a model before it writes; until that is decided it can be stopped."""
+
+    def __init__(self, task: asyncio.Task[Any]) -> None:
+        self._task = task
+        self.decided = False
+
+    def stop(self) -> bool:
+        """Call it off; False where that comes too late."""
+        if not self.decided:
+            self._task.cancel()
+        return not self.decided
 
 
 class Commits:
@@ -100,6 +121,7 @@ class LiveSession:
         self.layouts: dict[Any, Any] = {}
         self.agent: Agent | None = None
         self.inbox = Inbox()
+        self.operation: Operation | None = None
         self.seat = asyncio.Lock()  # held while the session gets another agent, or none
         self._readers = 0
         self._publish = publish
@@ -129,7 +151,7 @@ class LiveSession:
     @property
     def needed(self) -> bool:
         """Whether somebody follows or drives it, or left a message, or reads it together with others."""
-        return bool(self.followers or self.agent or self.inbox.sizes or self._readers)
+        return bool(self.followers or self.agent or self.inbox.sizes or self._readers or self.operation)
 
     @contextmanager
     def kept_open(self) -> Generator[None]:
@@ -170,13 +192,18 @@ class LiveSession:
             raise SessionGone(f"the file of this session was {self.closed}", path=session.path, reason=self.closed)
         try:
             if self.much_to_read:
-                changes = await asyncio.to_thread(session.refresh)
+                reading = asyncio.ensure_future(asyncio.to_thread(session.refresh))
+                cancelled = await _ended(reading)
+                changes = reading.result()
             else:
+                cancelled = None
                 changes = session.refresh()
         except SessionClosed as closed:
             self.closed = closed.reason
             raise await self._gone(self, closed.reason) from None
         self.publish(changes)
+        if cancelled is not None:
+            raise cancelled
 
     async def commit(
         self,
@@ -219,3 +246,14 @@ class LiveSession:
         if self._durable:
             await self.commits.durable()
         return prepared
+
+
+async def _ended(work: asyncio.Future[Any]) -> asyncio.CancelledError | None:
+    """Wait for the end of what a thread does to the index: a cancel frees the lock no earlier, and is given back."""
+    cancelled = None
+    while not work.done():
+        try:
+            await asyncio.wait([work])
+        except asyncio.CancelledError as exc:
+            cancelled = exc
+    return cancelled

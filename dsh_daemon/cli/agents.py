@@ -27,12 +27,14 @@ from .call import (
     put,
     put_json,
     read_state,
+    remark,
     resolve,
     run,
     screen,
     short_ref,
 )
 from .render import Info, Screen, cells, clean, content_text, facts, new_lines, pad, plural, session_line, short_id
+from .summarising import stop
 
 MOST_ASKED = 200  # ids in one `session/entries`
 _ADVICE = {
@@ -90,9 +92,8 @@ def resume(
             view, line = screen(), command_line(launch)
             shown = clean(line) if view.is_terminal else line
             put(view.join([("$ ", "dim"), (shown, "command")]) if ask else shown)
-            if ask and info["format"] == "dsh":
-                for note in view.note(f"opens dsh in the browser; choose “{info['title']}” there to go on with it"):
-                    put(note)
+            if info["format"] == "dsh":
+                _on_dsh(view, info, ask=ask)
         if go or ask:
             chosen.update(launch, program=_program(launch))
             if ask and not _is_wanted():
@@ -103,6 +104,16 @@ def resume(
     run(work)
     if chosen:
         guard(lambda: _become(chosen))
+
+
+def _on_dsh(view: Screen, info: Info, *, ask: bool) -> None:
+    """Its command names no session and closes nothing by itself."""
+    if ask:
+        for note in view.note(f"opens dsh in the browser; choose “{info['title']}” there to go on with it"):
+            put(note)
+    elif not view.is_terminal:
+        cut_off = "; what was cut off is closed then" if info["tail"] in {"open", "pendingTool"} else ""
+        remark(f"nothing is changed yet: dsh goes on when “{info['title']}” is chosen in its browser page{cut_off}")
 
 
 async def _known(client: Client, session: str) -> Info:
@@ -238,7 +249,7 @@ def agent(
         view = screen()
         if text is not None:
             params = {"sessionId": session, "content": argument(text), "mode": mode}
-            result = await client.request("agent/send", params)
+            result = await _send(client, params, ref)
             lines = [f"left for {'the next turn' if mode == 'queue' else 'the turn that runs'}"]
         elif abort:
             result = await client.request("session/abort", {"sessionId": session})
@@ -253,6 +264,20 @@ def agent(
             put(line)
 
     run(work)
+
+
+async def _send(client: Client, params: dict[str, Any], ref: str) -> dict[str, Any]:
+    """Leave a message; where nobody takes it, say who would. Raises Refusal."""
+    try:
+        return await client.request("agent/send", params)
+    except RpcError as exc:
+        if exc.kind != "noAgent":
+            raise
+        format_ = (await read_state(client, params["sessionId"]))["format"]
+        if format_ in {"native", "dsh"}:
+            raise Refusal(exc.kind, "no agent works in this session; start yours, then send again") from None
+        line = f"`{program()} resume {shlex.quote(argument(ref))}`"
+        raise Refusal(exc.kind, f"{format_} takes no messages from here; {line} runs it") from None
 
 
 async def driving(client: Client, session: str) -> dict[str, Any]:
@@ -352,16 +377,19 @@ async def make_copy(
     try:
         result = await client.request(method, params)
     except RpcError as exc:
+        if exc.kind == "notAUserMessage":
+            line = f"`{program()} branch {shlex.quote(argument(ref))} {short_id(params['entryId'])} --at`"
+            raise Refusal(exc.kind, f"{exc.message}; this takes the entry along: {line}") from None
         if exc.kind != "boundaryInTurn":
             raise
         raise _within(exc.data["turn"], exc.data["nearestClosed"], ref) from None
     if json:
         put_json(result)
-    else:
+    if "session" not in result:
+        raise stop(result, "nothing was written")
+    if not json:
         for line in lines(screen(), result, await short_ref(client, result["session"]["sessionId"])):
             put(line)
-    if result["outcome"] in {"refused", "cancelled"}:
-        raise Refusal(result["outcome"], "a hook stopped it; nothing was written")
 
 
 async def _end_of_turn(client: Client, session: str, number: int, ref: str) -> str:

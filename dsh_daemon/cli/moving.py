@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
 
@@ -28,8 +28,10 @@ from .call import (
     screen,
 )
 from .render import Info, Screen, clean, clean_lines, new_lines, plural, short_id
+from .summarising import Instructions, asked, offer, stop
 
 AGENTS = ("pi", "omp")  # they start at the last line of their file
+T = TypeVar("T")
 PIN = {"type": "custom", "customType": "dsh-daemon/leaf"}  # says nothing; it makes a place the last line of its file
 
 
@@ -41,6 +43,13 @@ def navigate(
     keep: Annotated[bool, typer.Option("--keep", help="Make the place the last line of the file.")] = False,
     label: Annotated[str | None, typer.Option("--label", metavar="NAME", help="Set this label on the entry.")] = None,
     preview: Annotated[bool, typer.Option("--preview", help="Say what would happen and do nothing.")] = False,
+    summarize: Annotated[
+        bool | None,
+        typer.Option(
+            "--summarize/--no-summary", help="Whether a model sums up what is left behind.", show_default="asks"
+        ),
+    ] = None,
+    instructions: Instructions = None,
     expect: Expect = None,
     json: Json = False,
 ) -> None:
@@ -52,6 +61,9 @@ def navigate(
     label at the place, so that they start there too; `--keep` writes an entry that says nothing (without ENTRY: where
     the leaf is). A dsh log has one path: there `dshd fork` takes another way.
 
+    Where there is a model (`[summarizer]` in the settings, or a client that offers one), a summary of what is left
+    behind can be put at the new place, so that the next answer knows of it; on a terminal you are asked.
+
     Examples: `dshd navigate last 4f2a`, `dshd navigate last root`, `dshd navigate last --back`
     """
     stay = keep and entry is None and not back and label is None
@@ -61,6 +73,9 @@ def navigate(
         )
     if (entry is None) != back and not stay:
         raise typer.BadParameter("name an entry, `root` or --back (one of them)", param_hint="ENTRY")
+
+    if instructions is not None and summarize is False:
+        raise typer.BadParameter("instructions are for a summary", param_hint="--no-summary")
 
     async def work(client: Client) -> None:
         session = await resolve(client, ref)
@@ -75,7 +90,14 @@ def navigate(
         if preview:
             params["preview"] = True
         await expect_leaf(client, params, expect)
-        result = await (_stay(client, session) if stay else _moving(client, "session/navigate", params, ref))
+        if instructions is not None:
+            params["summarize"] = {"instructions": argument(instructions)}
+        elif summarize:
+            params["summarize"] = True
+        elif summarize is None and not (preview or stay or json):
+            await _moving(offer(client, params), ref)
+        moving = asked(client, "session/navigate", params)
+        result = await (_stay(client, session) if stay else _moving(moving, ref))
         stopped = result["outcome"] in {"refused", "cancelled"}
         if not json:
             for line in move_lines(screen(), result, back=back):
@@ -91,17 +113,15 @@ def navigate(
         elif json:
             put_json(result)
         if stopped:
-            raise Refusal(
-                result["outcome"], f"{result.get('refusedBy') or 'the move'} stopped it; the leaf is where it was"
-            )
+            raise stop(result, "the leaf is where it was")
 
     run(work)
 
 
-async def _moving(client: Client, method: str, params: dict[str, Any], ref: str) -> dict[str, Any]:
+async def _moving(move: Awaitable[T], ref: str) -> T:
     """Move the leaf; of a log that has one path, say which fork takes the other way."""
     try:
-        return await client.request(method, params)
+        return await move
     except RpcError as exc:
         if exc.data.get("instead") != "session/fork":
             raise
@@ -135,6 +155,8 @@ def move_lines(view: Screen, result: dict[str, Any], *, back: bool = False) -> I
             else:
                 yield view.join(moved)
                 yield from view.note(note)
+            if (summary := result.get("summaryEntryId")) is not None:
+                yield from view.note(f"{short_id(summary)} sums them up")
         case _:
             return
     yield from prompt_lines(view, result)
@@ -202,7 +224,7 @@ def move(
         if summary is not None:
             params["summary"] = {"text": argument(summary)}
         await expect_leaf(client, params, expect)
-        result = await _moving(client, "session/moveLeaf", params, ref)
+        result = await _moving(client.request("session/moveLeaf", params), ref)
         if json:
             put_json(result)
         else:

@@ -31,6 +31,7 @@ from dsh_daemon.errors import Fault, Overloaded, ReadOnly, Unauthorized
 from .codec import MAX_HEADER, Malformed, Notification, decode, encode, header_field
 from .methods import ADMIN, METHODS, NOTIFICATIONS, Method, Note
 from .outbox import OWED, Outbox
+from .plain_lsp import Editor
 
 log = logging.getLogger("dshd.wire")
 
@@ -74,6 +75,7 @@ class Connection(JsonRPCProtocol):
         self.read_only = self.summarizer = False
         self.hooks: tuple[str, ...] = ()
         self.events: tuple[str, ...] = ()
+        self.editor = Editor()
         self.initialized = self.authorized = self.shut = False
         self.leaving = self.gone = False
         self.outbox = Outbox(writer, host.limits.max_backlog_bytes, self.abort)
@@ -92,11 +94,18 @@ class Connection(JsonRPCProtocol):
         self.outbox.tell(params if isinstance(params, Notification) else Notification(method, params), key)
 
     async def ask(self, method: str, params: Message) -> Any:
-        """Ask the client. Raises JsonRpcException, ConnectionError; cancelling the call cancels the request there."""
+        """Ask the client. Raises ConnectionError where it leaves or cannot answer.
+
+        Cancelling the call cancels the request there.
+        """
+        if self.leaving:
+            raise ConnectionError(f"{self.name} is leaving")
         msg_id = str(uuid.uuid4())
         self._asked.add(msg_id)
         try:
             return await self.send_request_async(method, params, msg_id=msg_id)
+        except JsonRpcException as exc:
+            raise ConnectionError(f"{self.name} answered {method} with error {exc.code}") from None
         except asyncio.CancelledError:
             self.notify("$/cancelRequest", {"id": msg_id})
             raise
@@ -104,6 +113,12 @@ class Connection(JsonRPCProtocol):
             self._asked.discard(msg_id)
             self._request_futures.pop(msg_id, None)
             self._result_types.pop(msg_id, None)
+
+    def show(self, uri: str) -> None:
+        """Ask the editor to open a document; whether it does is its own affair, so nobody waits for the answer."""
+        params = {"uri": uri, "takeFocus": True}
+        request = {"jsonrpc": "2.0", "id": str(uuid.uuid4()), "method": "window/showDocument", "params": params}
+        self.outbox.answer(encode(request))
 
     @property
     def busy(self) -> bool:
@@ -270,7 +285,8 @@ class Connection(JsonRPCProtocol):
             if row.changes(params):
                 if self.read_only:
                     raise ReadOnly("this client connected as readOnly", reason="client")
-                self._writing.add(msg_id)
+                if not row.asks:
+                    self._writing.add(msg_id)
             elif row.scope in {"catalog", "session"} and not row.waits:
                 self._reading.add(msg_id)
             contextvars.copy_context().run(self._handle_request, msg_id, method, params)

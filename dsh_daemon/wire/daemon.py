@@ -87,11 +87,13 @@ def _many_files() -> None:
 async def _main(where: Folders, settings: Settings, bound: Bound, tcp: str | None, ready_fd: int | None) -> int:
     from dsh_daemon.service import Service
 
+    from . import extensions
     from .codec import Notification
     from .server import Server
 
     service = Service(settings, where, Notification)
     server = Server(service, settings, where)
+    extensions.load(service)
     await service.start()
     try:
         await server.listen(bound)
@@ -140,11 +142,13 @@ def serve_alone() -> int:
 async def _alone(settings: Settings) -> int:
     from dsh_daemon.service import Service
 
+    from . import extensions
     from .codec import Notification
     from .server import Server
 
     service = Service(settings, folders(), Notification, helpers=False)
     server = Server(service, settings)
+    extensions.load(service)
     await service.start()
     _obey_signals(server)
     gc.freeze()
@@ -179,6 +183,8 @@ def _log_to(where: Folders, level: str, *, foreground: bool) -> None:
     logging.basicConfig(
         level=level.upper(), handlers=handlers, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
+    for name in ("openai", "httpx", "httpx2", "httpcore", "httpcore2"):
+        logging.getLogger(name).setLevel(logging.WARNING)  # they log addresses and what is sent there
     if level != "debug":
         logging.getLogger("pygls").setLevel(logging.CRITICAL)
         logging.getLogger("watchfiles").setLevel(logging.WARNING)  # it names files at every change  # it quotes params

@@ -130,9 +130,19 @@ def summary_entry(
 ) -> dict[str, Any]:
     """A `branch_summary` for the position branched from, as the owner of the file writes it."""
     entry: dict[str, Any] = {"type": "branch_summary", "fromId": branched_from or "root", "summary": text}
-    if details is not None:
-        entry["details"] = details
+    return entry | _origin(format_, details, from_extension)
+
+
+def compaction_entry(
+    format_: Format, text: str, first_kept: str, tokens_before: int, details: Any, from_extension: bool
+) -> dict[str, Any]:
+    """A `compaction` that keeps everything from `first_kept` on, as the owner of the file writes it."""
+    entry = {"type": "compaction", "summary": text, "firstKeptEntryId": first_kept, "tokensBefore": tokens_before}
+    return entry | _origin(format_, details, from_extension)
+
+
+def _origin(format_: Format, details: Any, from_extension: bool | None) -> dict[str, Any]:
+    fields: dict[str, Any] = {} if details is None else {"details": details}
     if format_ == "pi":
-        entry["fromHook"] = bool(from_extension)
-    entry["fromExtension"] = bool(from_extension)
-    return entry
+        fields["fromHook"] = bool(from_extension)
+    return fields | {"fromExtension": bool(from_extension)}

@@ -1,0 +1,142 @@
+"""Where a context is cut, over logs of any shape."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from hypothesis import given, strategies as st
+
+from dsh_daemon import tree
+from dsh_daemon.compaction import cut_at, plan_cut
+from dsh_daemon.context import build_context
+from dsh_daemon.session import Session
+from dsh_daemon.summaries import FORM, request, tokens_in
+from dsh_daemon.text import as_str, calls_of, message_of
+from tests.support import assistant, entry, header, tool_result, user, write_log
+
+STEPS = st.lists(
+    st.sampled_from(["user", "answer", "calls", "result", "label", "compaction", "summary", "marks", "bash"]),
+    max_size=40,
+)
+
+
+def session_of(steps: list[str], folder: str, size: int = 40) -> Session:
+    """A chain of these steps; a result answers the oldest call that has none."""
+    lines: list[dict] = []
+    waiting: list[str] = []
+    parent = None
+    for n, step in enumerate(steps):
+        id_ = f"e{n}"
+        if step == "user":
+            made = user(id_, parent, f"prompt {n} " + "x" * size, n)
+        elif step == "answer":
+            made = assistant(id_, parent, f"answer {n} " + "x" * size, n)
+        elif step == "calls":
+            calls = [{"id": f"c{n}.{k}", "name": "read", "arguments": {"path": "a"}} for k in range(2)]
+            waiting += [call["id"] for call in calls]
+            made = assistant(id_, parent, "", n, calls=calls)
+        elif step == "result":
+            if not waiting:
+                continue
+            made = tool_result(id_, parent or "", waiting.pop(0), "x" * size, n, "read")
+        elif step == "label":
+            made = entry("label", id_, parent, n, targetId="e0", label="here")
+        elif step == "compaction":
+            made = entry("compaction", id_, parent, n, summary="s", firstKeptEntryId=parent or "", tokensBefore=1)
+        elif step == "summary":
+            made = entry("branch_summary", id_, parent, n, fromId="root", summary="tried")
+        elif step == "bash":
+            message = {"role": "bashExecution", "command": "ls", "output": "x", "timestamp": 1}
+            made = entry("message", id_, parent, n, message=message)
+        else:
+            made = entry("step_start", id_, parent, n, turn=1, step=n)
+        lines.append(made)
+        parent = id_
+    return Session.open(str(write_log(Path(folder) / "s.jsonl", lines, header("s", generator="dsh-daemon/0"))))
+
+
+@given(STEPS, st.integers(0, 400))
+def test_no_call_is_parted_from_its_result_and_every_message_is_summarised_or_kept(steps, keep):
+    with TemporaryDirectory() as folder:
+        session = session_of(steps, folder)
+        try:
+            index = session.index
+            path = tree.path(index, session.leaf)
+            before = build_context([session.entry(i) for i in path])
+            cut = plan_cut(index, path, session.entry, keep)
+            if cut is None:
+                return
+            place = path.index(cut.first_kept)
+            asked = {as_str(call.get("id")) for i in path[:place] for call in calls_of(session.entry(i))}
+            answered = {as_str(message_of(session.entry(i)).get("toolCallId")) for i in path[place:]}
+            assert not asked & answered
+            unanswered = asked - {as_str(message_of(session.entry(i)).get("toolCallId")) for i in path[:place]}
+            assert not unanswered
+            # What a model saw is in the summary's request or stays.
+            made = entry("compaction", "c", None, 99, summary="S", firstKeptEntryId=index.ids[cut.first_kept])
+            after = build_context([*[session.entry(i) for i in path], made])
+            kept = {source for sources in after["sources"] for source in sources}
+            gone = {index.ids[i] for i in cut.summarised}
+            seen = {source for sources in before["sources"] for source in sources}
+            assert seen <= kept | gone
+            assert not (kept & gone)
+            assert cut.tokens_before > 0
+        finally:
+            session.journal.close()
+
+
+@given(STEPS, st.integers(0, 60))
+def test_the_more_is_to_be_kept_the_earlier_is_the_cut_and_what_fits_is_not_cut(steps, keep):
+    with TemporaryDirectory() as folder:
+        session = session_of(steps, folder, size=400)
+        try:
+            path = tree.path(session.index, session.leaf)
+            assert plan_cut(session.index, path, session.entry, 1_000_000) is None
+            wide = plan_cut(session.index, path, session.entry, keep + 150)
+            narrow = plan_cut(session.index, path, session.entry, keep)
+            if wide is not None:
+                assert narrow is not None
+                assert path.index(narrow.first_kept) >= path.index(wide.first_kept)
+        finally:
+            session.journal.close()
+
+
+def test_a_cut_where_a_client_says_wants_something_before_it():
+    with TemporaryDirectory() as folder:
+        session = session_of(["user", "answer", "user", "compaction", "user", "answer"], folder)
+        index = session.index
+        path = tree.path(index, session.leaf)
+        assert cut_at(index, path, session.entry, index.ordinal["e0"]) is None  # before what the last one kept
+        assert cut_at(index, path, session.entry, index.ordinal["e2"]) is None  # nothing stands between
+        cut = cut_at(index, path, session.entry, index.ordinal["e5"])
+        assert cut is not None
+        assert [index.ids[i] for i in cut.summarised] == ["e3", "e2", "e4"]  # the summary so far comes first
+        session.journal.close()
+
+
+def test_a_large_image_costs_what_an_image_costs_not_its_bytes():
+    with TemporaryDirectory() as folder:
+        image = {"type": "image", "data": "A" * 4_000_000, "mimeType": "image/png"}
+        seen = user("u2", "a1", "look", 3)
+        seen["message"]["content"].append(image)
+        lines = [user("u1", None, "x" * 4000), assistant("a1", "u1", "y" * 4000), seen, assistant("a2", "u2", "ok", 4)]
+        session = Session.open(str(write_log(Path(folder) / "s.jsonl", lines)))
+        path = tree.path(session.index, session.leaf)
+        cut = plan_cut(session.index, path, session.entry, 2_000)
+        assert cut is not None
+        assert session.index.ids[cut.first_kept] == "u2"
+        session.journal.close()
+
+
+@given(st.lists(st.text(max_size=300), min_size=1, max_size=30), st.integers(700, 3_000))
+def test_a_request_keeps_the_newest_and_stays_within_the_window(texts, room):
+    entries = [user(f"u{n}", None, f"<{n}> {text}") for n, text in enumerate(texts)]
+    made = request(reversed(entries), room, "About.")
+    assert f"<{len(texts) - 1}>" in made.text
+    inside = [n for n in range(len(texts)) if f"<{n}>" in made.text]
+    assert inside == list(range(inside[0], len(texts)))
+    assert ("older messages are left out" in made.text) == (len(inside) < len(texts))
+    if len(inside) > 1:
+        assert tokens_in(made.system) + tokens_in(made.text) <= room + 40
+    assert FORM in made.text
