@@ -18,7 +18,7 @@ from .log.index import NONE
 from .tree import runs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from .log.index import Index, Shape
     from .tree import Runs
@@ -178,6 +178,16 @@ class Layout:
         low = bisect_right(self.order, i, self.first[rank], self.first[rank + 1])
         return low, self.first[rank + self.extent[rank]]
 
+    def below_run(self, rank: int) -> Iterator[int]:
+        """Ranks of the runs with rows that hang from a run, as they are drawn; the roots for NONE."""
+        below, end = (rank + 1, rank + self.extent[rank]) if rank >= 0 else (0, len(self.up))
+        while below < end:
+            if self.first[below] < self.first[below + 1]:
+                yield below
+                below += self.extent[below]
+            else:
+                below += 1  # nothing of it shows: what hangs from it hangs from the one above
+
     def gutter(self, level: int, *, head: bool) -> str:
         """Drawn prefix under the connector of the run at `level`; `head` for the row that has the connector itself."""
         parts: list[str] = []
@@ -201,7 +211,7 @@ def grow(old: Layout, index: Index, leaf: int) -> Layout | None:
     A full layout is always right; this one spares a client that follows a long session from waiting for it.
     """
     before, now = old.tree.size, len(index)
-    if not old.grows or index.forward or before == now or old.leaf != before - 1 or leaf != now - 1:
+    if not before or not old.grows or index.forward or before == now or old.leaf != before - 1 or leaf != now - 1:
         return None
     if any(index.parent[i] != i - 1 for i in range(before, now)):
         return None
@@ -293,6 +303,96 @@ class View:
         return found
 
 
-def around(view: View, i: int, count: int) -> int:
+class Piece(NamedTuple):
+    low: int
+    high: int  # rows `low` to `high` are drawn
+    stop: int  # rows `high` to `stop` are folded under the last of them
+    start: int  # place in the line
+
+
+class MainLine:
+    """The way from an entry, or from the top, to the leaf, or along the first branches where the leaf is not below.
+
+    Each branch that leaves it, or goes on behind the leaf, is its first row alone, which hides what is below it and
+    stands right behind the row where it leaves; other roots stand first.
+    """
+
+    def __init__(self, base: Layout, at: int = NONE) -> None:
+        self.base = base
+        self.hidden: dict[int, int] = {}  # row -> rows folded under it
+        self.total = 0
+        self.pieces: list[Piece] = []
+        self._follow(at)
+        self.by_row = sorted(self.pieces)
+        self.leaf = self.shown(base.leaf_row)
+
+    def _follow(self, at: int) -> None:
+        base = self.base
+        rank = base.rank[base.tree.of(at)] if at >= 0 else NONE
+        low = base.below(at)[0] if at >= 0 else 0
+        at_leaf = at < 0 and base.leaf < 0
+        while True:
+            if rank >= 0:
+                at_leaf = self._along(low, rank)
+                if at_leaf and base.leaf_row + 1 < base.first[rank + 1]:
+                    self._fold(base.leaf_row + 1, rank)
+                    return
+            ranks = list(base.below_run(rank))
+            for other in ranks if at_leaf else ranks[1:]:
+                self._fold(base.first[other], other)
+            if at_leaf or not ranks:
+                return
+            rank = ranks[0]
+            low = base.first[rank]
+
+    def _along(self, low: int, rank: int) -> bool:
+        """Add the rows of a run from `low` on, not beyond the leaf; says whether that is among them."""
+        high, leaf = self.base.first[rank + 1], self.base.leaf_row
+        found = low <= leaf < high
+        self._add(low, leaf + 1 if found else high)
+        return found
+
+    def _fold(self, row: int, rank: int) -> None:
+        """Add one row of a run for all that follows it there and below."""
+        self._add(row, row + 1, self.base.first[rank + self.base.extent[rank]])
+
+    def _add(self, low: int, high: int, stop: int = 0) -> None:
+        if low < high:
+            self.pieces.append(Piece(low, high, max(high, stop), self.total))
+            self.total += high - low
+            if stop > high:
+                self.hidden[high - 1] = stop - high
+
+    def _piece(self, row: int) -> Piece | None:
+        k = bisect_right(self.by_row, row, key=lambda piece: piece.low) - 1
+        return self.by_row[k] if k >= 0 and row < self.by_row[k].stop else None
+
+    def shown(self, row: int) -> int:
+        """Row that stands for a row of the layout: itself, or the one under which it is folded; or NONE."""
+        piece = self._piece(row)
+        return min(row, piece.high - 1) if piece else NONE
+
+    def place(self, i: int) -> int:
+        """Position in this line of an entry or of its nearest visible ancestor; NONE when there is none."""
+        row = self.shown(self.base.position(i))
+        piece = self._piece(row)
+        return piece.start + row - piece.low if piece else NONE
+
+    def rows(self, start: int, count: int) -> list[int]:
+        """Rows of the layout at positions `start` to `start + count`."""
+        found: list[int] = []
+        k = max(bisect_right(self.pieces, start, key=lambda piece: piece.start) - 1, 0)
+        while k < len(self.pieces) and len(found) < count:
+            low, high, _, place = self.pieces[k]
+            low += max(start - place, 0)
+            found.extend(range(low, min(high, low + count - len(found))))
+            k += 1
+        return found
+
+
+Drawn = View | MainLine
+
+
+def around(view: Drawn, i: int, count: int) -> int:
     """Where a window of `count` rows starts so that entry `i` stands in its middle."""
     return max(0, min(view.place(i) - count // 2, view.total - count))

@@ -32,6 +32,7 @@ LONG = 5_000  # entries whose layout takes longer than an event loop should be k
 SLICE = 0.004  # seconds that a long read keeps the event loop at a time
 ENTRIES_BUDGET = 4 << 20
 BEFORE = AFTER = 20
+IN_LOG_ORDER = 100
 BUSY = 100  # bytes that are read in the time that a piece of work takes for each of something
 THREADED = 1 << 20  # bytes of bodies above which a read leaves the event loop
 
@@ -137,7 +138,7 @@ async def tree_window(
     else:
         base = await layout(live, params.filter, words)
     collapsed = [i for name in params.collapsed if (i := session.index.ordinal.get(name)) is not None]
-    view = rows.View(base, collapsed, at)
+    view = rows.MainLine(base, at) if params.main_line else rows.View(base, collapsed, at)
     start = params.start
     if around is not None:
         start = rows.around(view, around, params.count)
@@ -169,7 +170,7 @@ async def tree_window(
     return result
 
 
-def _name_relatives(shown: list[Row], view: rows.View, start: int, union: Union, relatives: Sequence[Session]) -> None:
+def _name_relatives(shown: list[Row], view: rows.Drawn, start: int, union: Union, relatives: Sequence[Session]) -> None:
     for row, place in zip(shown, view.rows(start, len(shown)), strict=True):
         member = union.member[view.base.order[place]]
         if member:
@@ -284,8 +285,19 @@ async def entries(session: Session, params: t.SessionEntriesParams) -> t.Entries
             raise CursorExpired("the changes since then are not kept any more; open the session anew")
         chosen = [session.find(ref["id"]) for change in changes for ref in change["entries"]]
     budget = params.max_bytes or ENTRIES_BUDGET
+    if params.start is not None:
+        return await _in_log_order(session, params.start, params.count or IN_LOG_ORDER, budget)
     shown = await off_loop(cost(session, chosen), cut_to, session, chosen, budget)
     return {"entries": shown, "missing": missing}
+
+
+async def _in_log_order(session: Session, place: int | str, count: int, budget: int) -> t.EntriesResult:
+    """Entries as they were written, one after the other, on whatever branch."""
+    start = session.find(place) if isinstance(place, str) else place
+    total = len(session.index)
+    chosen = range(min(start, total), min(start + count, total))
+    shown = await off_loop(cost(session, chosen), cut_to, session, chosen, budget)
+    return {"entries": shown, "missing": [], "start": start, "total": total}
 
 
 def _with_rows(
@@ -419,23 +431,12 @@ def cut_off(live: LiveSession, i: int) -> turns.Turn | None:
 def for_context(session: Session, path: Sequence[int]) -> list[int]:
     """The entries of a path whose bodies its context depends on: of a long one, what the last compaction kept.
 
-    Above that only settings count: models, levels, modes, rules, and the model of the last answer that names it.
+    Above that only settings count: models, levels, modes, rules, and the last answer or header that names a model.
     """
     index = session.index
     settings, said = turns.codes_of(index, SETTINGS), turns.codes_of(index, SPEAKING | SETTINGS)
-    start = _first_shown(session, path)
+    start = turns.first_shown(index, path, session.entry)
     return [i for i in path[:start] if index.shape[i] in settings] + [i for i in path[start:] if index.shape[i] in said]
-
-
-def _first_shown(session: Session, path: Sequence[int]) -> int:
-    """The place on a path above which nothing is in its context."""
-    index = session.index
-    cuts = turns.codes_of(index, frozenset({"compaction", "reset_boundary"}))
-    start = next((k for k in range(len(path) - 1, -1, -1) if index.shape[path[k]] in cuts), 0)
-    if path and index.type_of(path[start]) == "compaction":
-        kept = index.ordinal.get(str(session.entry(path[start]).get("firstKeptEntryId")), NONE)
-        start = next((k for k in range(start) if path[k] == kept), start)
-    return start
 
 
 def context_path(session: Session, path: Sequence[int]) -> list[Entry]:
@@ -443,9 +444,10 @@ def context_path(session: Session, path: Sequence[int]) -> list[Entry]:
     index, needed = session.index, for_context(session, path)
     wanted, read = set(needed), session.fetch(needed)
     found: list[Entry] = [read(i) if i in wanted else {"type": index.type_of(i), "id": index.ids[i]} for i in path]
-    answers = {code for code, shape in enumerate(index.shapes.items) if shape.role == "assistant"}
+    shapes = enumerate(index.shapes.items)
+    naming = {code for code, shape in shapes if shape.role == "assistant" or shape.type == "request_header"}
     for k in range(len(path) - 1, -1, -1):
-        if index.shape[path[k]] in answers:
+        if index.shape[path[k]] in naming:
             found[k] = read(path[k])
             if names_model(found[k]):
                 break

@@ -6,7 +6,7 @@ from itertools import compress
 from typing import TYPE_CHECKING, NamedTuple
 
 from .entries import Flag
-from .layout import FAILED, Layout, View, around, grow, visible
+from .layout import FAILED, Drawn, Layout, MainLine, View, around, grow, visible
 from .log.index import NONE
 from .text import as_dict, as_str, calls_of, message_of, one_line, row_text
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     Reader = Callable[[int], Entry]
 
 __all__ = [
-    "Calls", "Layout", "View", "around", "bodies",
+    "Calls", "Drawn", "Layout", "MainLine", "View", "around", "bodies",
     "dangling", "grow", "matching", "ranges_of", "visible", "window", "words_of",
 ]  # fmt: skip
 
@@ -122,7 +122,7 @@ def dangling(index: Index, read: Reader, leaf: int) -> int:
     return NONE
 
 
-def bodies(index: Index, view: View, start: int, count: int) -> list[int]:
+def bodies(index: Index, view: Drawn, start: int, count: int) -> list[int]:
     """The entries whose bodies a window is made of: its own, and those that hold the calls of its tool results."""
     shapes = index.shapes.items
     answers = [shape.role == "toolResult" for shape in shapes]
@@ -144,7 +144,7 @@ def bodies(index: Index, view: View, start: int, count: int) -> list[int]:
 
 def window(
     index: Index,
-    view: View,
+    view: Drawn,
     read: Reader,
     start: int = 0,
     count: int = 1000,
@@ -167,8 +167,8 @@ def window(
     result: list[Row] = []
     rank = base.rank_of(rows[0])
     for row in rows:
-        while first[rank + 1] <= row:
-            rank += 1
+        if not first[rank] <= row < first[rank + 1]:
+            rank = base.rank_of(row)
         i = order[row]
         code = index.shape[i]
         stamp = stamps.get(code)

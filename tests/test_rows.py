@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from dsh_daemon.entries import FILTERS, HIDDEN_BY_DEFAULT
+from dsh_daemon.layout import MARKS
 from dsh_daemon.log.index import NONE
 from dsh_daemon.log.times import NO_TIME, instant
-from dsh_daemon.rows import Layout, View, around, dangling, grow, matching, visible, window, words_of
+from dsh_daemon.rows import Layout, MainLine, View, around, dangling, grow, matching, visible, window, words_of
 from tests.indexes import log_of, trees
 from tests.support import CORPUS, assistant, entry, tool_result, user
 
@@ -25,7 +26,10 @@ class Oracle:
     def __init__(self, entries, leaf, mode):
         self.by_id = {e["id"]: e for e in entries}
         self.mode = mode
-        self.leaf = leaf
+        work = leaf  # where it stands: what marks turns and steps says nothing itself
+        while work is not None and self.by_id[work]["type"] in MARKS:
+            work = self.by_id[work]["parentId"]
+        self.leaf = leaf if work is None else work
         self.labels = {}
         for e in entries:
             if e["type"] == "label":
@@ -94,6 +98,10 @@ def drawn(log, leaf, mode, *, collapsed=(), at=NONE, start=0, count=100_000, **m
     return window(log.index, view, log.read, start, count, **more)
 
 
+def main_line(log, leaf, mode, *, at=NONE, start=0, count=100_000):
+    return window(log.index, MainLine(Layout(log.index, leaf, mode), at), log.read, start, count)
+
+
 def picked(rows, *names):
     return [{name: row[name] for name in names or DRAWN} for row in rows]
 
@@ -146,6 +154,62 @@ def test_windows_put_together_are_the_whole(entries, data):
     size = data.draw(st.integers(1, 7))
     parts = [drawn(log, leaf, "all", collapsed=collapsed, start=k, count=size) for k in range(0, len(whole) + 1, size)]
     assert [row for part in parts for row in part] == whole
+
+
+@given(trees(40, shuffled=True), st.data())
+@settings(max_examples=200, deadline=None)
+def test_the_main_line_goes_to_the_leaf_and_shows_each_other_branch_where_it_leaves(entries, data):
+    log = log_of(entries)
+    leaf = data.draw(st.integers(NONE, len(entries) - 1))
+    mode = data.draw(st.sampled_from(FILTERS))
+    whole = {row["id"]: row for row in drawn(log, leaf, mode)}
+    below: dict[str | None, list[str]] = {}
+    for row in whole.values():
+        below.setdefault(row["parentId"], []).append(row["id"])
+
+    def expected(at):
+        """Ids in order; those of other branches with a mark."""
+        at_leaf = at is None and leaf == NONE
+        while ids := below.get(at, []):
+            if at_leaf:
+                yield from ((id_, True) for id_ in ids)
+                return
+            at, *others = ids
+            at_leaf = whole[at]["leaf"]
+            yield from ((other, True) for other in others)
+            yield at, False
+
+    def size(at):
+        return sum(1 + size(child) for child in below.get(at, []))
+
+    at = data.draw(st.sampled_from([None, *whole]))
+    place = log.index.ordinal[at] if at else NONE
+    line = main_line(log, leaf, mode, at=place)
+    assert [row["id"] for row in line] == [id_ for id_, _ in expected(at)]
+    for row, (id_, other) in zip(line, expected(at), strict=True):
+        hidden = size(id_) if other else 0
+        assert row == {**whole[id_], **({"hidden": hidden, "collapsed": True} if hidden else {})}
+    count = data.draw(st.integers(1, 7))
+    parts = [main_line(log, leaf, mode, at=place, start=k, count=count) for k in range(0, len(line) + 1, count)]
+    assert [row for part in parts for row in part] == line
+    # Every entry below has a place: its own row, that of its nearest visible ancestor, or of the branch it is on.
+    view = MainLine(Layout(log.index, leaf, mode), place)
+    for id_ in whole:
+        up = id_
+        while up is not None and up not in {row["id"] for row in line}:
+            up = whole[up]["parentId"]
+        found = next((k for k, row in enumerate(line) if row["id"] == up), NONE)
+        assert view.place(log.index.ordinal[id_]) == found
+
+
+@pytest.mark.parametrize(("at", "first"), [(NONE, 0), (1, 2)])
+def test_what_goes_on_behind_the_leaf_is_folded_in_the_main_line(at, first):
+    log = log_of([user("e0", None, "x"), *(user(f"e{k}", f"e{k - 1}", "x") for k in range(1, 7))])
+    rows = main_line(log, 3, "default", at=at)
+
+    assert [row["id"] for row in rows] == [f"e{k}" for k in range(first, 5)]
+    assert [row["id"] for row in rows if row["leaf"]] == ["e3"]
+    assert {row["id"]: row["hidden"] for row in rows if "hidden" in row} == {"e4": 2}
 
 
 @given(trees(40, shuffled=True), st.data())
@@ -220,7 +284,7 @@ def test_an_entry_is_found_by_itself_or_its_nearest_visible_ancestor(entries, da
 @given(trees(40), st.integers(1, 12), st.sampled_from(FILTERS))
 @settings(max_examples=100, deadline=None)
 def test_a_grown_layout_equals_a_full_one(entries, more, mode):
-    old_log = log_of(entries[:-more] or entries[:1])
+    old_log = log_of(entries[:-more])  # which may be none
     new_log = log_of(entries)
     old = Layout(old_log.index, len(old_log.index) - 1, mode)
     before = picked(window(old_log.index, View(old), old_log.read, 0, 1000))
