@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import tomllib
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic.alias_generators import to_camel
 from pydantic_settings import (
     BaseSettings,
@@ -45,6 +45,32 @@ class Limits(Section):
     stall_seconds: float = Field(
         default=60, gt=0
     )  # a client that reads nothing for so long while data waits is disconnected
+    hook_seconds: float = Field(default=30, gt=0)  # what one owner of a hook may take to answer
+
+
+class Summarizer(Section):
+    """The model that writes summaries: any endpoint that speaks OpenAI's `/chat/completions`."""
+
+    base_url: str | None = None
+    model: str | None = None
+    api_key: SecretStr | None = None
+    api_key_env: str | None = None  # the variable that holds the key
+    max_tokens: int = Field(default=4096, ge=16)  # of a summary
+    context_window: int = Field(default=128_000, ge=2048)  # tokens that the model takes in all
+    keep_tokens: int = Field(default=20_000, ge=0)  # of the newest entries, which a compaction leaves as they are
+    timeout: float = Field(default=120, gt=0)  # seconds for one summary
+
+    @model_validator(mode="after")
+    def _whole(self) -> Self:
+        if (self.base_url is None) != (self.model is None):
+            raise ValueError("base_url and model belong together")
+        if self.base_url is not None and not self.base_url.startswith(("http://", "https://")):
+            raise ValueError("base_url begins with http:// or https://")
+        return self
+
+
+class Search(Section):
+    exclude: list[str] = []  # globs over paths and cwds of sessions whose text is kept out of the index
 
 
 class Settings(BaseSettings):
@@ -62,6 +88,8 @@ class Settings(BaseSettings):
     watch: Literal["auto", "native", "polling"] = "auto"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     limits: Limits = Limits()
+    search: Search = Search()
+    summarizer: Summarizer = Summarizer()
 
     @field_validator("roots", mode="before")
     @classmethod

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from typing import NamedTuple
 
 from .catalog import Counts, Record, Stamp
@@ -15,6 +16,7 @@ from .state import Flags
 from .text import iso, one_line
 from .types import Can, Live, SessionInfo, TitleSource
 
+SERVED = ("native", "pi", "omp", "dsh")  # formats that can be opened; others are only listed
 IN_MEMORY = "memory:"  # begins the path of a session that is in no file
 TITLE_LIMIT = 240  # code points
 _RECENT = 3600.0  # seconds within which a change makes it likely that a running agent is at it
@@ -28,6 +30,7 @@ class Facts(NamedTuple):
     places: Places
     watch: Watch
     drivers: dict[str, Live]  # by path: the connected agents
+    summarize: Callable[[], bool] = lambda: False  # whether there is a model
 
 
 class Seen(NamedTuple):
@@ -118,7 +121,9 @@ class Item:
         info["parentSessionId"] = self.parent_session_id
         live = info["live"] = self._live(facts)
         holder = live if self.peek.format == "omp" else None
-        info["can"] = self._can(held=holder is not None, open_there=holder is not None and holder["certain"])
+        info["can"] = self._can(
+            held=holder is not None, open_there=holder is not None and holder["certain"], model=facts.summarize()
+        )
         return info
 
     def _make(self) -> SessionInfo:
@@ -183,7 +188,7 @@ class Item:
                 return Live(client=format_, pid=agent.pid, status=status, certain=False)
         return None
 
-    def _can(self, *, held: bool, open_there: bool) -> Can:
+    def _can(self, *, held: bool, open_there: bool, model: bool) -> Can:
         format_ = self.peek.format
         ours = format_ in {"native", "pi", "omp"} and self.openable
         dsh = format_ == "dsh" and self.openable  # it takes labels and titles in our state, all else from its agent
@@ -191,10 +196,9 @@ class Item:
         append = sound and ours and self.writable and not held
         resume = sound and self.writable and format_ in {"native", "dsh"} and not self.path.startswith(IN_MEMORY)
         launch = format_ in {"pi", "omp", "dsh"} and self.peek.state in {"ok", "foreign"} and not open_there
-        # Nothing can summarise yet.
         return Can(
             append=append, navigate=ours, branch=sound, fork=sound, label=append or dsh, rename=append or dsh,
-            resume=resume, launch=launch, summarize=False,
+            resume=resume, launch=launch, summarize=append and model,
         )  # fmt: skip
 
 

@@ -17,16 +17,40 @@ from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from . import changing, driving, elsewhere, forks, launching, reading, tree
-from .background import Background, count
-from .branches import branch
+from . import (
+    asking as operations,
+    changing,
+    driving,
+    elsewhere,
+    forks,
+    launching,
+    reading,
+    search,
+    summarizer,
+    touched,
+    tree,
+)
+from .background import Background
 from .catalog import Catalog, Stamp
 from .cwd import Places
 from .doctor import examine
-from .errors import AlreadyExists, Busy, Fault, InvalidReference, NotSupportedByFormat, SessionGone, SessionNotFound
+from .errors import (
+    AlreadyExists,
+    AmbiguousSession,
+    Busy,
+    Fault,
+    InvalidReference,
+    NoActiveModel,
+    NotSupportedByFormat,
+    SessionGone,
+    SessionNotFound,
+)
+from .extract import SNAPSHOT_AFTER, count
 from .guards import nobody_holds
 from .holders import Watch
-from .items import IN_MEMORY
+from .hooks import Hooks
+from .indexing import Indexing
+from .items import IN_MEMORY, SERVED
 from .listing import Filters
 from .live import Client, LiveSession
 from .log.by_two import scan_by_two
@@ -37,6 +61,7 @@ from .roots import discover
 from .session import GENERATOR, Rewritten, Session, dumps, now
 from .state import State
 from .store import Store
+from .summarizer import Summarizer
 from .types import Change, Live, MethodCause, SessionInfo, SessionState
 
 if TYPE_CHECKING:
@@ -45,11 +70,9 @@ if TYPE_CHECKING:
     from .wire import types as t
 
 IDLE_SESSION = 120.0  # seconds that a session without followers stays open
-SNAPSHOT_AFTER = 4 << 20  # bytes that opening had to scan, above which the index is kept for the next time
 IN_USE = 10.0  # seconds for which whoever asked for a session may still be at it
 OPEN_SESSIONS = 64  # sessions without followers that stay open at most
 BYTES_OF_TEXT = 16  # of a message, for each code point of its rows: at most 6 are needed for one
-SERVED = ("native", "pi", "omp", "dsh")
 
 LEFT_AT_ONCE = 16  # sessions that an agent which hung up is taken from at a time
 THREADS = 32
@@ -65,9 +88,21 @@ def whole(handler: Handler) -> Handler:
 
     @wraps(handler)
     async def shielded(service: Service, client: Client, params: Any) -> Any:
+        service.refuse_inside(client, params)
         return await asyncio.shield(service.finish(handler(service, client, params)))
 
     return shielded  # pyright: ignore[reportReturnType]  # the same parameters, by another name
+
+
+def asking(handler: Handler) -> Handler:
+    """A handler that may ask others before it writes, and can be cancelled until it does."""
+
+    @wraps(handler)
+    async def outside(service: Service, client: Client, params: Any) -> Any:
+        service.refuse_inside(client, params)
+        return await handler(service, client, params)
+
+    return outside  # pyright: ignore[reportReturnType]
 
 
 def steady(handler: Handler) -> Handler:
@@ -115,7 +150,13 @@ class Service:
         self.making = asyncio.Lock()  # between asking whether an id is taken and taking it nobody else may
         self.opening: dict[str, asyncio.Task[LiveSession]] = {}
         self.background = Background(self)
+        self.indexing = Indexing(self)
+        self.search = search.Search(self)
+        self.helpers = helpers
         self.scanner = scan_by_two if helpers else scan
+        self.hooks = Hooks(settings.limits.hook_seconds)
+        self.model = self._model()
+        self.store.facts = self.store.facts._replace(summarize=lambda: self.summarizes)
 
     # Life
 
@@ -133,6 +174,7 @@ class Service:
         if self.writing:
             await asyncio.wait(self.writing, timeout=WRITES_END)
         await self.background.stop()
+        await self.indexing.stop()
         for live in list(self.live.values()):
             async with live.lock:
                 with suppress(Fault):
@@ -155,14 +197,51 @@ class Service:
             "openSessions": len(self.live),
             "roots": self.store.roots_status(),
             "watch": self.background.watch_info(),
-            "index": self.background.index_info(),
+            "index": self.indexing.info(),
         }
+
+    def _model(self) -> Summarizer | None:
+        """The configured summarizer, where it can be used."""
+        settings = self.settings.summarizer
+        if settings.model is None:
+            return None
+        if (problem := summarizer.problem(settings)) is not None:
+            log.warning("%s", problem)
+            return None
+        return Summarizer(settings)
+
+    @property
+    def summarizes(self) -> bool:
+        """Whether there is an active model: a configured one, or a client that summarises."""
+        return self.model is not None or bool(self.hooks.summarizers)
+
+    def check_model(self) -> None:
+        """Raise NoActiveModel where nobody can summarise."""
+        if self.summarizes:
+            return
+        settings = self.settings.summarizer
+        problem = summarizer.problem(settings) if settings.model is not None else None
+        raise NoActiveModel(
+            problem
+            or "there is no model to summarise with: none is configured ([summarizer] in the settings) "
+            "and no connected client offers one"
+        )
+
+    def refuse_inside(self, client: Client, params: Any) -> None:
+        """Refuse what a hook's owner would change while it is asked about the same session. Raises Busy."""
+        session_id: str | None = getattr(params, "session_id", None)
+        if session_id is not None:
+            with suppress(SessionNotFound, AmbiguousSession):
+                self.hooks.refuse_inside(client, self.store.get(session_id).path)
 
     def connected(self, client: Client) -> None:
         """A client is there; nothing is pushed to it before it asks."""
+        if client.hooks or client.events or client.summarizer:
+            self.hooks.add(client)
 
     def disconnected(self, client: Client) -> None:
         """Forget everything of a connection that ended."""
+        self.hooks.drop(client)
         self.background.subscribers.pop(client, None)
         driven: list[LiveSession] = []
         for live in self.live.values():
@@ -256,24 +335,29 @@ class Service:
         return LiveSession(key, session, self.publish, self.gone, self.noticed, self.notification, durable=durable)
 
     def _load(self, path: str) -> tuple[Session, dict[Any, Any]]:
-        """Open a file, by its index snapshot and what was added since, where there is one; its first layout."""
-        session = Session.open(path, self._usable(path, self.catalog.snapshot(path)), scanner=self.scanner)
+        """Open a file as `load` does; its first layout."""
+        session = self.load(path)
+        return session, reading.first_layout(session)
+
+    def load(self, path: str) -> Session:
+        """Open a file, by its index snapshot and what was added since, where there is one; its leaf as remembered."""
+        session = Session.open(path, self.snapshot(path), scanner=self.scanner)
+        self.recall(session, path)
+        return session
+
+    def recall(self, session: Session, path: str) -> None:
+        """Let a session that was just opened be as it was left: what of it is in our own state, not in its log."""
         if session.header.format == "dsh":
             with suppress(Fault):  # our own state may be locked; the log can be read all the same
                 session.keep_labels(self.state.labels(path))
-            return session, reading.first_layout(session)
+            return
         memory = self.state.leaf(path)
         if memory is not None:
-            index = session.index
-            session.history = [place for place in memory.history if place is None or place in index.ordinal]
-            same = memory.size == index.size and memory.last_entry == index.id_of(len(index) - 1)
-            if same and (memory.leaf is None or memory.leaf in index.ordinal):
-                session.leaf = session.find(memory.leaf)
-        return session, reading.first_layout(session)
+            session.restore(memory)
 
-    @staticmethod
-    def _usable(path: str, kept: tuple[Stamp, bytes] | None) -> bytes | None:
-        """The snapshot of a file that is the same or has only grown, as far as the system tells."""
+    def snapshot(self, path: str) -> bytes | None:
+        """The stored index of a file that is the same or has only grown, as far as the system tells."""
+        kept = self.catalog.snapshot(path)
         if kept is None:
             return None
         try:
@@ -302,9 +386,12 @@ class Service:
         session = live.session
         path = live.key
         if self.live.pop(path, None) is live:
+            if live.operation is not None:
+                live.operation.stop()  # nobody could call it off any more
             self.was_at[live.id] = path
             self.store.facts.drivers.pop(path, None)
-            await self.background.refresh([path, os.path.dirname(path)])
+            if session.path is not None:  # nothing is above one that is in memory
+                await self.background.refresh([path, os.path.dirname(path)])
             moved = self._moved_to(live) if reason == "deleted" else None
             params: dict[str, Any] = {"sessionId": live.id, "reason": "moved" if moved else reason}
             if moved:
@@ -619,6 +706,23 @@ class Service:
         del client
         return reading.labels((await self.opened(params.session_id)).session)
 
+    @steady
+    async def session_touched(self, client: Client, params: t.SessionTouchedParams) -> t.TouchedResult:
+        del client
+        if params.session_id is None:
+            return await touched.everywhere(self, params)
+        return await touched.in_session(self, await self.opened(params.session_id), params)
+
+    # Search
+
+    async def search_sessions(self, client: Client, params: t.SearchSessionsParams) -> t.SearchSessionsResult:
+        return await self.search.sessions(client, params)
+
+    @steady
+    async def search_entries(self, client: Client, params: t.SearchEntriesParams) -> t.SearchEntriesResult:
+        del client
+        return await search.entries(await self.opened(params.session_id), self.search, params)
+
     @staticmethod
     def entry_or_leaf(session: Session, params: Any) -> int:
         return session.leaf if params.entry_id is None else session.find(params.entry_id)
@@ -642,14 +746,14 @@ class Service:
                 elsewhere.refuse_move(live.session, target)
         return await changing.move_leaf(live, self.state, params, self.cause(client, "session/moveLeaf"))
 
-    @whole
+    @asking
     async def session_navigate(self, client: Client, params: t.SessionNavigateParams) -> t.NavigateResult:
         live = await self.opened(params.session_id)
         if elsewhere.keeps_nothing(live.session):
             plan = changing.plan_of(live.session, params)
             if plan.outcome != "unchanged" or params.label is not None:
                 elsewhere.refuse_move(live.session, live.session.find(params.target_id))
-        return await changing.navigate(live, self.state, params, self.cause(client, "session/navigate"))
+        return await operations.navigate(self, live, client, params, self.cause(client, "session/navigate"))
 
     @whole
     async def session_label(self, client: Client, params: t.SessionLabelParams) -> t.LabelResult:
@@ -663,10 +767,15 @@ class Service:
 
         return await changing.label(live, params.entry_id, params.label, self.cause(client, "session/label"), expect)
 
-    @whole
+    @asking
     async def session_branch(self, client: Client, params: t.SessionBranchParams) -> t.BranchResult:
         live = await self.opened(params.session_id)
-        return await branch(self, live, params, self.cause(client, "session/branch"))
+        return await operations.branch(self, live, client, params, self.cause(client, "session/branch"))
+
+    @asking
+    async def session_compact(self, client: Client, params: t.SessionCompactParams) -> t.CompactResult:
+        live = await self.opened(params.session_id)
+        return await operations.compact(self, live, client, params, self.cause(client, "session/compact"))
 
     @whole
     async def session_fork(self, client: Client, params: t.SessionForkParams) -> t.ForkResult:
@@ -700,7 +809,10 @@ class Service:
 
     async def session_abort(self, client: Client, params: t.SessionAbortParams) -> t.AbortResult:
         del client
-        return driving.abort(await self.driven(params.session_id))
+        live = self.live.get(await self.path_of(params.session_id))
+        if live is not None and live.operation is not None and live.operation.stop():
+            return {"aborted": "summary"}
+        return driving.abort(live)
 
     @whole
     async def turn_start(self, client: Client, params: t.TurnStartParams) -> t.TurnStartResult:

@@ -172,6 +172,7 @@ class Comparison:
     def _same_text(self, expected: str, actual: str, field: str) -> bool:
         if expected == actual:
             return True
+        expected, actual = expected.removeprefix("file://"), actual.removeprefix("file://")
         if expected.startswith("/") and actual.startswith("/"):  # folders are not compared
             expected, actual = expected.rpartition("/")[2], actual.rpartition("/")[2]
             return expected == actual or _FILE_TIME.sub("", expected) == _FILE_TIME.sub("", actual)

@@ -343,6 +343,7 @@ def record(name: str) -> None:
 
 _SHOWN = {
     "upserts": ("sessionId", "title", "archived", "pinned"),
+    "capabilities": ("experimental",),
     "dsh": ("protocolVersion",),
     "status": ("state", "protocolVersion", "openSessions"),
 }
@@ -372,10 +373,12 @@ def placeholders(value: Any, home: str, known: str, marks: dict[str, str], bindi
         return named(value, "epoch", marks, bindings)
     if not isinstance(value, str):
         return value
-    if value.startswith(home):
-        value = "<text:home>" + value[len(home) :]
+    if value.startswith((home, f"file://{home}")):
+        value = value.replace(home, "<text:home>", 1)
     if re.fullmatch(_PATTERNS["id"], value) and value not in known:
         return named(value, "id", marks, bindings)
+    if re.fullmatch(_PATTERNS["session"], value) and value not in known:
+        return named(value, "session", marks, bindings)  # of a request of the daemon
     return _TIME.sub(lambda match: match[0] if _written(match[0]) in known else "<time>", value)
 
 

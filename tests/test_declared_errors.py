@@ -22,6 +22,7 @@ import pytest
 
 from dsh_daemon import errors
 from dsh_daemon.wire.methods import METHODS
+from dsh_daemon.wire.types import COMMANDS
 
 from .dsh_logs import Log, dump, frame
 from .lines import Line
@@ -41,6 +42,7 @@ WRITING: dict[str, dict[str, Any]] = {
         "targetId": "a1",
         "label": "here",
     },  # where the leaf is, so that the label is all that is written
+    "session/compact": {"summary": "one was asked", "firstKeptEntryId": "a1"},
 }
 CALL = {"type": "toolCall", "id": "c1", "name": "bash", "arguments": {}}
 # The same for the agent of a native session `s1`, which `House.ready` puts where they are in order.
@@ -63,6 +65,9 @@ PARAMS: dict[str, dict[str, Any]] = {
     "session/draft": {"text": "unsent"},
     "session/children": {"entryId": None},
     "session/entries": {"ids": ["u1"]},
+    "session/touched": {"path": "src/a.ts"},
+    "search/sessions": {"query": "one"},
+    "search/entries": {"query": "one"},
 }
 NAMING = {
     "session/append": {"entries": [{"type": "custom"}], "parentId": "nowhere"},
@@ -79,12 +84,14 @@ NAMING = {
     "session/request": {"turn": 1, "step": 1, "entryId": "nowhere"},
     "session/turns": {"entryId": "nowhere"},
     "session/transcript": {"entryId": "nowhere"},
+    "session/compact": {"summary": "x", "firstKeptEntryId": "nowhere"},
 }
 SECOND_LINE = {  # params that name the second line of one id
     "session/append": {"entries": [{"type": "custom"}], "parentId": "u1~2"},
     "session/label": {"entryId": "u1~2", "label": "x"},
     "session/moveLeaf": {"entryId": "u1~2", "summary": {"text": "x"}},
     "session/navigate": {"targetId": "u1~2", "label": "x"},
+    "session/compact": {"summary": "x", "firstKeptEntryId": "u1~2"},
 }
 
 
@@ -273,6 +280,8 @@ DETAILS = {
     "notTheAgent": {"holder"},
     "noAgent": {"sessionId"},
     "notRecorded": {"turn", "step"},
+    "summaryFailed": {"reason"},
+    "nothingToCompact": {"keepTokens"},
 }
 
 
@@ -640,6 +649,13 @@ def _nobody_is_the_agent_of_a_dsh_session(method: str) -> str:
         return kind_of(answer)
 
 
+@provokes("turnOpen", "session/compact")
+def _agent_of_somebody_else_in_the_middle_of_a_turn(method: str) -> str:
+    with House("turn/end") as house:
+        house.ready("turn/end")
+        return kind_of(house.ask(house.connect(), method, params_of(method)))
+
+
 @provokes("turnOpen", "session/append", "session/moveLeaf", "session/navigate", "turn/start")
 def _agent_in_the_middle_of_a_turn(method: str) -> str:
     out_of_it = {"session/append": {"parentId": "a1"}, "session/navigate": {"targetId": "a1"}}
@@ -721,10 +737,46 @@ def _step_without_marks(method: str) -> str:
         return kind_of(house.ask(house.start(), method, params_of(method)))
 
 
-@provokes("noActiveModel", "session/navigate")
+SUMMARISING = {
+    "session/navigate": {"sessionId": "s1", "targetId": "u1", "summarize": True},
+    "session/compact": {"sessionId": "s1", "firstKeptEntryId": "a1"},
+}
+
+
+@provokes("noActiveModel", *SUMMARISING)
 def _nothing_to_summarise_with(method: str) -> str:
     with House() as house:
-        return kind_of(house.ask(house.start(), method, {"sessionId": "s1", "targetId": "u1", "summarize": True}))
+        return kind_of(house.ask(house.start(), method, SUMMARISING[method]))
+
+
+@provokes("summaryFailed", *SUMMARISING)
+def _client_that_cannot_summarise_after_all(method: str) -> str:
+    with House() as house:
+        house.start()
+        other = house.connect(summarizer=True)
+        client = house.connect()
+        client.send({"jsonrpc": "2.0", "id": 9, "method": method, "params": SUMMARISING[method]})
+        asked = other.receive()
+        assert asked is not None
+        other.send({"jsonrpc": "2.0", "id": asked["id"], "error": {"code": 1, "message": "no key"}})
+        return kind_of(client.answer(9))
+
+
+@provokes("busy", "session/branch")
+def _another_branch_is_asked_about(method: str) -> str:
+    with House() as house:
+        house.start()
+        other = house.connect(hooks=["sessionBeforeBranch"])
+        house.connect().send({"jsonrpc": "2.0", "id": 9, "method": method, "params": params_of(method)})
+        assert other.receive() is not None
+        return kind_of(house.ask(house.connect(), method, params_of(method)))
+
+
+@provokes("nothingToCompact", "session/compact")
+def _everything_is_kept(method: str) -> str:
+    with House() as house:
+        params = {"sessionId": "s1", "summary": "x", "firstKeptEntryId": "u1"}
+        return kind_of(house.ask(house.start(), method, params))
 
 
 @provokes("notAUserMessage", "session/branch")
@@ -733,10 +785,19 @@ def _before_an_answer(method: str) -> str:
         return kind_of(house.ask(house.start(), method, {"sessionId": "s1", "entryId": "a1"}))
 
 
-@provokes("cursorExpired", "session/list")
+@provokes("cursorExpired", "session/list", "session/touched", "search/sessions")
 def _foreign_cursor(method: str) -> str:
     with House() as house:
-        return kind_of(house.ask(house.start(), method, {"cursor": "eyJnIjoxfQ"}))
+        params = {"cursor": "eyJnIjoxfQ", **PARAMS.get(method, {})}
+        return kind_of(house.ask(house.start(), method, params))
+
+
+@provokes("cursorExpired", "search/entries")
+def _cursor_of_another_search(method: str) -> str:
+    with House() as house:
+        asking = house.start()
+        params = {"sessionId": "s1", "query": "one", "cursor": "5d1f0c3a9b72-2"}
+        return kind_of(house.ask(asking, method, params))
 
 
 @provokes("cursorExpired", "session/entries")
@@ -787,8 +848,38 @@ def _one_client_too_many(method: str) -> str:
             return kind_of(asking.initialize())
 
 
+COMMAND = "workspace/executeCommand"
+
+
+@provokes("invalidReference", COMMAND)
+def _document_that_is_no_log(method: str) -> str:
+    with House() as house:
+        notes = house.folder / "notes.jsonl"
+        notes.write_text("milk\n")
+        arguments = [{"textDocument": {"uri": notes.as_uri()}}]
+        return kind_of(house.ask(house.start(), method, {"command": "dsh.resume", "arguments": arguments}))
+
+
+def as_command(kind: str) -> str:
+    """Provoke what one of the methods behind commands declares, with that method sent as its command."""
+    name, of = next((name, row.method) for name, row in COMMANDS.items() if kind in METHODS[row.method].errors)
+    plain = Line.call
+
+    def call(line: Line, method: str, params: Any = None, *more: Any) -> dict[str, Any]:
+        if method == of:
+            return plain(line, COMMAND, {"command": name, "arguments": [params]}, *more)
+        return plain(line, method, params, *more)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Line, "call", call)
+        return (CASES.get((kind, of)) or CASES[kind, ""])(of)
+
+
 @pytest.mark.parametrize(("method", "kind"), [(row.name, kind) for row in METHODS.values() for kind in row.errors])
 def test_a_declared_error_occurs(method: str, kind: str) -> None:
+    if method == COMMAND and (kind, method) not in CASES:
+        assert as_command(kind) == kind
+        return
     provoke = CASES.get((kind, method)) or CASES[kind, ""]
     assert provoke(method) == kind
 

@@ -82,12 +82,11 @@ def test_every_write_can_say_read_only():
 
 def test_the_service_has_a_handler_for_every_row():
     from dsh_daemon.service import Service
+    from dsh_daemon.wire.plain_lsp import PlainLsp
     from dsh_daemon.wire.server import Server
 
-    missing = [
-        r.name for r in METHODS.values() if not hasattr(Service, r.attribute) and not hasattr(Server, r.attribute)
-    ]
-    assert missing == []
+    owners = (Service, Server, PlainLsp)
+    assert [r.name for r in METHODS.values() if sum(hasattr(owner, r.attribute) for owner in owners) != 1] == []
 
 
 # --- omitted and null (C3)
@@ -177,7 +176,7 @@ def test_an_entry_keeps_all_of_its_fields():
 
 def test_the_published_table_and_schema_are_fresh():
     """`python -m dsh_daemon.wire.generate` writes them."""
-    assert generate.stale(SPEC) == []
+    assert generate.stale() == []
 
 
 def test_the_schema_is_valid_and_every_reference_in_the_table_resolves():
@@ -205,7 +204,7 @@ def test_the_published_examples_fit_the_published_schema(example):
     row = generated["protocol.json"]["requests"][example["request"]["method"]]
 
     def validate(value, reference):
-        schema = {**generated["schema.json"], "$ref": reference["$ref"].replace("schema.json", "")}
+        schema = {**generated["schema.json"], **json.loads(json.dumps(reference).replace("schema.json#", "#"))}
         jsonschema.Draft202012Validator(schema).validate(value)
 
     validate(example["request"].get("params") or {}, row["params"])

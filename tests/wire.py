@@ -38,6 +38,7 @@ class Small:
         self.gate = asyncio.Event()
         self.result: Any = {}
         self.secret = "what the user wrote in confidence"
+        self.summarizes = False
 
     async def start(self) -> None: ...
 

@@ -1,4 +1,4 @@
-"""Write protocol-spec/protocol.json and schema.json from the method table: `python -m dsh_daemon.wire.generate`."""
+"""Write what is made from the method table, for readers and for clients: `python -m dsh_daemon.wire.generate`."""
 
 from __future__ import annotations
 
@@ -12,19 +12,25 @@ from typing_extensions import TypedDict
 
 from dsh_daemon import PROTOCOL_VERSION, errors, types
 
-from .methods import METHODS, NOTIFICATIONS, PUSHES
+from . import lua_types, ts_types
+from .methods import ASKS, METHODS, NOTIFICATIONS, PUSHES
 
-SPEC = Path(__file__).resolve().parents[2] / "protocol-spec"
+ROOT = Path(__file__).resolve().parents[2]
+SPEC = ROOT / "protocol-spec"
+LUA = ROOT / "clients" / "nvim" / "lua" / "dsh" / "protocol.lua"
+TYPESCRIPT = ROOT / "clients" / "vscode" / "src" / "protocol.ts"
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 SHAPES = (types.Change, types.Diagnostic, types.Row, types.SessionInfo, types.SessionState)
 
 
 def documents() -> dict[str, dict[str, Any]]:
-    """Give the contents of the generated files by name."""
+    """Give the contents of the files in protocol-spec by name."""
     known: dict[Any, Any] = {}
     shapes: list[tuple[Any, Any]] = [((row.name, "params"), row.params) for row in METHODS.values()]
     shapes += [((row.name, "result"), row.result) for row in METHODS.values()]
     shapes += [((push.name, "params"), push.params) for push in PUSHES.values()]
+    shapes += [((hook.name, "params"), hook.params) for hook in ASKS.values()]
+    shapes += [((hook.name, "answer"), hook.answer) for hook in ASKS.values()]
     shapes += [((note.name, "sent"), note.params) for note in NOTIFICATIONS.values() if note.params]
     shapes += [(shape.__name__, shape) for shape in SHAPES]
     inputs: list[tuple[Any, Literal["validation"], TypeAdapter[Any]]] = [
@@ -34,7 +40,7 @@ def documents() -> dict[str, dict[str, Any]]:
 
     def of(name: str, part: str) -> Any:
         reference = references[(name, part), "validation"]
-        return {"$ref": "schema.json" + str(reference["$ref"])} if "$ref" in reference else reference
+        return json.loads(json.dumps(reference).replace('"#/$defs/', '"schema.json#/$defs/'))
 
     requests = {
         row.name: {
@@ -49,9 +55,14 @@ def documents() -> dict[str, dict[str, Any]]:
     }
     pushes = {p.name: {"summary": p.summary, "params": of(p.name, "params")} for p in PUSHES.values()}
     faults = [cls for cls in vars(errors).values() if isinstance(cls, type) and issubclass(cls, errors.Fault)]
+    hooks = {
+        h.name: {"summary": h.summary, "params": of(h.name, "params"), "answer": of(h.name, "answer")}
+        for h in ASKS.values()
+    }
     table = {
         "protocolVersion": PROTOCOL_VERSION,
         "requests": requests,
+        "hooks": hooks,
         "notifications": {
             "client": {
                 note.name: {"summary": note.summary, **({"params": of(note.name, "sent")} if note.params else {})}
@@ -64,25 +75,27 @@ def documents() -> dict[str, dict[str, Any]]:
     return {"protocol.json": table, "schema.json": {"$schema": DIALECT, **schema}}
 
 
-def stale(folder: Path) -> list[str]:
-    """Names of the files in `folder` that are not what `documents` gives."""
-    return [
-        name for name, text in _texts().items() if not (folder / name).exists() or (folder / name).read_text() != text
-    ]
+def stale() -> list[Path]:
+    """Give the generated files that are not what the method table says."""
+    return [path for path, text in _texts().items() if not path.exists() or path.read_text() != text]
 
 
 def main(arguments: list[str]) -> int:
     if arguments == ["--check"]:
-        old = stale(SPEC)
-        sys.stdout.write("".join(f"{SPEC / name} is not fresh\n" for name in old))
+        old = stale()
+        sys.stdout.write("".join(f"{path} is not fresh\n" for path in old))
         return int(bool(old))
-    for name, text in _texts().items():
-        (SPEC / name).write_text(text)
+    for path, text in _texts().items():
+        path.write_text(text)
     return 0
 
 
-def _texts() -> dict[str, str]:
-    return {name: json.dumps(content, indent=1, ensure_ascii=False) + "\n" for name, content in documents().items()}
+def _texts() -> dict[Path, str]:
+    contents = documents()
+    texts = {SPEC / name: json.dumps(one, indent=1, ensure_ascii=False) + "\n" for name, one in contents.items()}
+    texts[LUA] = lua_types.module(contents["protocol.json"], contents["schema.json"])
+    texts[TYPESCRIPT] = ts_types.module(contents["protocol.json"], contents["schema.json"])
+    return texts
 
 
 def _checked(shape: Any, known: dict[Any, Any]) -> Any:

@@ -36,17 +36,19 @@ def _sent(field: str) -> Callable[[Any], bool]:
 class Method:
     """One request. `writes` says whether these params change anything: a readOnly client is refused then.
 
-    One that `waits` for something to happen takes no turn from the reads of its client.
+    One that `waits` for something to happen takes no turn from the reads of its client; one that `asks` hooks or a
+    model before it writes can be cancelled until then.
     """
 
     name: str
     params: type[t.Params]
-    result: type[Any]
+    result: Any
     scope: Scope
     summary: str
     errors: tuple[str, ...] = ()
     writes: bool | Callable[[Any], bool] = False
     waits: bool = False
+    asks: bool = False
 
     @property
     def attribute(self) -> str:
@@ -113,7 +115,7 @@ _ROWS = [
            (*READ, "entryNotFound")),
     Method("session/leaves", t.SessionLeavesParams, t.LeavesResult, "session", "The tips of all branches.", READ),
     Method("session/entries", t.SessionEntriesParams, t.EntriesResult, "session",
-           "Entries by id, around one on its path, or those after a revision.",
+           "Entries by id, around one on its path, after a revision, or from a place in the order of the log on.",
            (*READ, "entryNotFound", "cursorExpired")),
     Method("session/path", t.SessionPathParams, t.IdsResult, "session", "Ids from the root to an entry.",
            (*READ, "entryNotFound")),
@@ -130,7 +132,15 @@ _ROWS = [
            "A path as a document to read or to keep.", (*READ, "entryNotFound")),
     Method("session/stats", t.SessionStatsParams, t.StatsResult, "session",
            "Turns, messages, tokens and cost; what a fork inherited is counted apart.", READ),
+    Method("session/touched", t.SessionTouchedParams, t.TouchedResult, "catalog",
+           "Which entries read, wrote or edited a file, and the shell commands that name it, latest first.",
+           (*READ, "cursorExpired")),
     Method("session/labels", t.SessionLabelsParams, t.LabelsResult, "session", "Labels in force.", READ),
+    # --- search
+    Method("search/sessions", t.SearchSessionsParams, t.SearchSessionsResult, "catalog",
+           "Sessions in which a query is found, each with its strongest hit; the query is data.", ("cursorExpired",)),
+    Method("search/entries", t.SearchEntriesParams, t.SearchEntriesResult, "session",
+           "Entries of one session in which a query is found.", (*READ, "cursorExpired")),
     # --- changing a session
     Method("session/append", t.SessionAppendParams, t.AppendResult, "session", "Appends entries as a chain.",
            (*HANG, "alreadyExists", "invalidEntry", "turnOpen", "notTheAgent"), writes=True),
@@ -139,12 +149,15 @@ _ROWS = [
            (*HANG, "invalidEntry", "turnOpen"), writes=True),
     Method("session/navigate", t.SessionNavigateParams, t.NavigateResult, "session",
            "What a person does: go to an entry, a user message comes back as text to edit.",
-           (*HANG, "noActiveModel", "turnOpen"),
-           writes=lambda params: not params.preview),
+           (*HANG, "noActiveModel", "summaryFailed", "turnOpen"),
+           writes=lambda params: not params.preview, asks=True),
     Method("session/branch", t.SessionBranchParams, t.BranchResult, "session",
            "A new session file from the path to an entry; the source stays byte-identical.",
            (*READ, "readOnly", "damagedHeader", "storageFull", "notAUserMessage", "entryNotFound", "alreadyExists",
-            "damagedRegion", "turnOpen", "boundaryInTurn", "unsupportedVersion"), writes=True),
+            "damagedRegion", "turnOpen", "boundaryInTurn", "unsupportedVersion", "busy"), writes=True, asks=True),
+    Method("session/compact", t.SessionCompactParams, t.CompactResult, "session",
+           "Puts a summary in the place of the older part of the context; the log and search keep all of it.",
+           (*HANG, "noActiveModel", "nothingToCompact", "summaryFailed", "turnOpen"), writes=True, asks=True),
     Method("session/fork", t.SessionForkParams, t.ForkResult, "session",
            "A new session from the path to a closed turn; the source stays byte-identical.",
            (*READ, "readOnly", "damagedHeader", "storageFull", "boundaryInTurn", "entryNotFound", "alreadyExists",
@@ -163,7 +176,8 @@ _ROWS = [
            "The caller is no longer the agent; its open turn is closed as interrupted.",
            (*NAMED, "readOnly", "damagedRegion", "storageFull", "storageError", "busy"), writes=True),
     Method("session/abort", t.SessionAbortParams, t.AbortResult, "session",
-           "Asks the agent to stop the turn that it runs, whoever started it.", (*NAMED, "readOnly"), writes=True),
+           "Stops a running summary, or asks the agent to stop its turn, whoever started it.", (*NAMED, "readOnly"),
+           writes=True),
     Method("turn/start", t.TurnStartParams, t.TurnStartResult, "session",
            "Begins a turn with a message: of the inbox, or given here.",
            (*DRIVE, "turnOpen", "invalidReference"), writes=True),
@@ -181,7 +195,22 @@ _ROWS = [
     Method("agent/claim", t.AgentClaimParams, t.AgentClaimResult, "session",
            "Takes the next message out of the inbox; steering ones come first.", (*NAMED, "notTheAgent"),
            waits=True),
+    # --- plain LSP, for editors without a plugin
+    Method("workspace/symbol", t.WorkspaceSymbolParams, list[t.SymbolInformation], "catalog",
+           "Sessions by title, id, folder or prompt, and entries that hold the words."),
+    Method("textDocument/documentSymbol", t.TextDocumentDocumentSymbolParams,
+           list[t.DocumentSymbol] | list[t.SymbolInformation], "session",
+           "The tree of a session whose log is open in the editor; nothing for any other file."),
+    Method("textDocument/hover", t.TextDocumentHoverParams, t.Hover | None, "session", "The entry under the cursor."),
 ]  # fmt: skip
+_GIVEN = {command.method for command in t.COMMANDS.values()}
+_ROWS.append(
+    Method("workspace/executeCommand", t.WorkspaceExecuteCommandParams,
+           t.NavigateResult | t.BranchResult | t.ForkResult | t.LabelResult | t.ResumeResult | t.LaunchResult,
+           "session", "One of our methods as a command of the editor.",
+           ("invalidReference", *dict.fromkeys(kind for row in _ROWS if row.name in _GIVEN for kind in row.errors)),
+           writes=lambda params: METHODS[params.row.method].changes(params.request())),
+)  # fmt: skip
 
 FORMATS: list[Format] = ["native", "pi", "omp", "dsh"]  # those that are opened
 
@@ -199,8 +228,37 @@ PUSHES: dict[str, Push] = {
              "To the agent and all followers: the whole queue, when it changed; also to who begins to follow."),
         Push("agent/delta", t.AgentDelta, "To all followers: what the model says right now; not in the log."),
         Push("agent/status", t.AgentStatus, "To all followers: whether the agent works; also to who begins to follow."),
+        Push("event/sessionTree", t.SessionTreeEvent, "To clients that named it: the leaf was moved by navigate."),
+        Push("event/sessionBranch", t.SessionBranchEvent, "To clients that named it: a branch was made."),
+        Push("event/sessionCompact", t.SessionCompactEvent, "To clients that named it: a compaction was written."),
         Push("$/progress", t.ProgressParams, "Progress of a request that carried a workDoneToken."),
         Push("$/cancelRequest", t.CancelParams, "A request of ours is no longer wanted."),
+    )
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Hook:
+    """One request that the daemon sends to clients that named it in `initialize`."""
+
+    name: str
+    params: Any
+    answer: Any
+    summary: str
+
+
+ASKS: dict[str, Hook] = {
+    row.name: row
+    for row in (
+        Hook("hook/sessionBeforeTree", t.BeforeTree, t.TreeAnswer,
+             "Before navigate moves the leaf: nothing, a veto, or the summary of what is left."),
+        Hook("hook/sessionBeforeBranch", t.BeforeBranch, t.BranchAnswer, "Before a branch is made: nothing or a veto."),
+        Hook("hook/sessionBeforeCompact", t.BeforeCompact, t.CompactAnswer,
+             "Before a compaction: nothing, a veto, or its summary."),
+        Hook("hook/sessionCompacting", t.BeforeCompact, t.CompactingAnswer,
+             "Before a model summarises for a compaction: what it should know besides, or another prompt."),
+        Hook("hook/summarize", t.SummarizeRequest, t.HookSummary,
+             "To a client that said `summarizer: true`: a summary of these entries."),
     )
 }  # fmt: skip
 

@@ -24,7 +24,8 @@ from . import types as t
 from .codec import MAX_HEADER
 from .connection import Connection, Transport
 from .lifecycle import Bound, peer
-from .methods import FORMATS, METHODS, NOTIFICATIONS, Method, Note
+from .methods import ASKS, FORMATS, METHODS, NOTIFICATIONS, Method, Note
+from .plain_lsp import Editor, PlainLsp
 
 log = logging.getLogger("dshd.server")
 
@@ -52,12 +53,16 @@ class Served(Protocol):
     @property
     def busy(self) -> bool: ...
 
+    @property
+    def summarizes(self) -> bool: ...
+
 
 class Server:
     """Give it a service and listeners, then `run()`; it ends by `stop()`, `daemon/stop`, or when idle."""
 
     def __init__(self, service: Served, settings: Settings, where: Folders | None = None) -> None:
         self.service, self.where, self.limits = service, where, settings.limits
+        self._plain = PlainLsp(service)
         self._idle_timeout = settings.idle_timeout
         self._started = datetime.now(UTC)
         self._clock = asyncio.get_running_loop().time
@@ -134,8 +139,8 @@ class Server:
     # --- what a connection asks
 
     def handler(self, row: Method) -> Callable[..., Any] | None:
-        own = getattr(self, row.attribute, None) if row.scope in {"connection", "daemon"} else None
-        return own or getattr(self.service, row.attribute, None)
+        ours = self if row.scope in {"connection", "daemon"} else self._plain
+        return getattr(ours, row.attribute, None) or getattr(self.service, row.attribute, None)
 
     def take(self, note: Note, connection: Connection, params: Any) -> None:
         getattr(self.service, note.attribute)(connection, params)
@@ -178,6 +183,7 @@ class Server:
         client.pid = client.pid or params.process_id
         client.read_only, client.summarizer = options.read_only, options.summarizer
         client.hooks, client.events = tuple(options.hooks), tuple(options.events)
+        client.editor = Editor.of(params.capabilities)
         client.initialized = True
         self.service.connected(client)
         served = [row.name for row in METHODS.values() if self.handler(row)]
@@ -193,13 +199,21 @@ class Server:
                 "maxIds": t.MAX_IDS,
                 "textLimit": t.TEXT_LIMIT,
             },
-            "hooks": [],
-            "summarizer": False,
+            "hooks": [name.partition("/")[2] for name in ASKS],
+            "summarizer": self.service.summarizes,
             "daemon": {"pid": os.getpid(), "startedAt": self._started_at(), "build": __version__},
         }
         return {
             "serverInfo": {"name": "dsh-daemon", "version": __version__},
-            "capabilities": {"experimental": {"dsh": dsh}},
+            "capabilities": {
+                "positionEncoding": client.editor.units,
+                "textDocumentSync": {"openClose": False, "change": 0},
+                "workspaceSymbolProvider": True,
+                "documentSymbolProvider": True,
+                "hoverProvider": True,
+                "executeCommandProvider": {"commands": list(t.COMMANDS)},
+                "experimental": {"dsh": dsh},
+            },
         }
 
     def shutdown(self, client: Connection, _params: t.Params) -> None:

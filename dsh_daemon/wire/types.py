@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NotRequired, Self, TypedDict, TypeVar
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, NotRequired, Self, TypedDict, TypeVar, cast
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic.alias_generators import to_camel
 from pydantic.json_schema import SkipJsonSchema
 
@@ -14,6 +15,7 @@ from dsh_daemon.types import (
     Entry,
     FilterMode,
     Format,
+    Kind,
     Row,
     SessionInfo,
     SessionState,
@@ -42,6 +44,15 @@ def _table(value: Any) -> Any:
     return {} if value == [] else value  # how Lua encodes an empty table
 
 
+def _object(value: Any) -> Any:
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+
+
+def _time(value: str) -> str:
+    datetime.fromisoformat(value)
+    return value
+
+
 T = TypeVar("T")
 # May be left out; null says something only where the protocol gives it a meaning.
 Opt = Annotated[T | SkipJsonSchema[None], BeforeValidator(_not_null)]
@@ -55,6 +66,8 @@ Id = Annotated[str, Field(min_length=1, max_length=4096)]
 NewSessionId = Annotated[str, Field(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,126}[A-Za-z0-9])?$")]
 Title = Annotated[str, Field(max_length=MAX_TITLE)]
 Words = Annotated[str, Field(max_length=4096)]
+Query = Annotated[str, Field(max_length=4096, pattern=r"[^\s\"]")]  # with something to look for in it
+Time = Annotated[str, Field(max_length=40), AfterValidator(_time)]
 Path = Annotated[str, Field(min_length=1, max_length=4096, pattern=r"^[^\x00]+$")]
 Folder = Annotated[str, Field(max_length=4096, pattern=r"^/[^\x00]*$")]
 
@@ -101,6 +114,7 @@ class InitializeParams(Params):
 
     process_id: Int | None = None
     client_info: ClientInfo | None = None
+    capabilities: Annotated[dict[str, Any], BeforeValidator(_object)] = {}
     initialization_options: Annotated[InitializationOptions | None, BeforeValidator(_table)] = None
 
 
@@ -142,7 +156,22 @@ class Experimental(TypedDict):
     dsh: DshCapabilities
 
 
+class SyncCapability(TypedDict):
+    openClose: bool
+    change: int
+
+
+class CommandCapability(TypedDict):
+    commands: list[str]
+
+
 class Capabilities(TypedDict):
+    positionEncoding: Literal["utf-8", "utf-16"]
+    textDocumentSync: SyncCapability  # nothing: logs are read where they are
+    workspaceSymbolProvider: bool
+    documentSymbolProvider: bool
+    hoverProvider: bool
+    executeCommandProvider: CommandCapability
     experimental: Experimental
 
 
@@ -390,6 +419,7 @@ class SessionTreeParams(SessionParams):
     query: Opt[Words] = None
     at: Opt[Id] = None
     collapsed: list[Id] = []
+    main_line: bool = False
     family: bool = False
     start: Count = 0
     count: Annotated[int, BeforeValidator(_integral), Field(ge=0, le=MAX_ROWS)] = 1000
@@ -402,17 +432,23 @@ class SessionLeavesParams(SessionParams):
 
 
 class SessionEntriesParams(SessionParams):
+    """`start`: a place in the order of the log, or the entry that stands there."""
+
     ids: Opt[Annotated[list[Id], Field(max_length=MAX_IDS)]] = None
     around: Opt[Id] = None
     before: Opt[Few] = None
     after: Opt[Few] = None
     since: Opt[Since] = None
+    start: Opt[Count | Id] = None
+    count: Opt[Annotated[Few, Field(ge=1)]] = None
     max_bytes: Opt[Annotated[int, BeforeValidator(_integral), Field(ge=1024)]] = None
 
     @model_validator(mode="after")
     def _one_choice(self) -> Self:
-        if sum(choice is not None for choice in (self.ids, self.around, self.since)) != 1:
-            raise ValueError("exactly one of ids, around and since is needed")
+        if sum(choice is not None for choice in (self.ids, self.around, self.since, self.start)) != 1:
+            raise ValueError("exactly one of ids, around, since and start is needed")
+        if self.start is None and self.count is not None:
+            raise ValueError("count goes with start")
         if self.around is None and (self.before is not None or self.after is not None):
             raise ValueError("before and after go with around")
         return self
@@ -466,6 +502,8 @@ class LeavesResult(TypedDict):
 class EntriesResult(TypedDict):
     entries: list[Entry]
     missing: list[str]
+    start: NotRequired[int]  # of a window in the order of the log: the place of its first entry, and how many there are
+    total: NotRequired[int]
 
 
 class IdsResult(TypedDict):
@@ -571,10 +609,123 @@ class LabelsResult(TypedDict):
     items: list[LabelItem]
 
 
+class SessionTouchedParams(Params):
+    """`path`: absolute, or relative to a session's cwd; any ending of it that begins at a folder finds it too."""
+
+    path: Path
+    session_id: Opt[Id] = None
+    cwd: Opt[Folder] = None
+    changes: bool = False
+    limit: Opt[Limit] = None
+    cursor: Opt[str] = None
+
+
+class TouchedItem(TypedDict):
+    sessionId: str
+    entryId: str
+    callId: NotRequired[str]
+    action: Literal["read", "write", "edit", "shell"]
+    path: str  # as the call spells it; of a shell command what it names
+    renamedFrom: NotRequired[str]
+    renamedTo: NotRequired[str]
+    turn: NotRequired[int]
+    step: NotRequired[int]
+    timestamp: str | None
+    text: str
+    branch: Literal["active", "abandoned"]
+    failed: NotRequired[Literal[True]]
+    change: NotRequired[str]  # as a unified diff, where the call holds it and `changes` asked for it
+
+
+class TouchedResult(TypedDict):
+    items: list[TouchedItem]
+    nextCursor: NotRequired[str]
+    coverage: Coverage
+
+
 class SessionClosed(TypedDict):
     sessionId: str
     reason: Literal["deleted", "moved", "replaced"]
     path: NotRequired[str]
+
+
+# --- search
+
+
+class Where(Wire):
+    """Which entries count; each given one must hold. `roles` compares with an entry's role and with its kind.
+
+    A time without a zone is UTC, an `until` that names a day only means its end.
+    """
+
+    cwd: Opt[Folder] = None
+    scope: Opt[Literal["exact", "subtree", "repo", "all"]] = None
+    formats: Opt[list[Format]] = None
+    roles: Opt[list[str]] = None
+    types: Opt[list[str]] = None
+    since: Opt[Time] = None
+    until: Opt[Time] = None
+    labeled: Opt[bool] = None
+    branch: Opt[Literal["active", "abandoned"]] = None
+    archived: bool = False
+    subagents: bool = False
+
+    @model_validator(mode="after")
+    def _somewhere(self) -> Self:
+        if self.cwd is None and self.scope not in {None, "all"}:
+            raise ValueError(f'scope "{self.scope}" needs cwd')
+        return self
+
+
+class SearchParams(Params):
+    query: Query
+    where: Annotated[Where, BeforeValidator(_table)] = Where()
+    limit: Limit = 20
+    cursor: Opt[str] = None
+
+
+class SearchSessionsParams(SearchParams):
+    pass
+
+
+class SearchEntriesParams(SearchParams):
+    session_id: Id
+
+
+class Hit(TypedDict):
+    entryId: str | None  # of a title the leaf; null where there is none, or it is not known without reading the log
+    turn: NotRequired[int]
+    role: str  # of the message; of what is none, its kind; "label" or "title" where that is what was found
+    kind: Kind
+    branch: Literal["active", "abandoned"]
+    compacted: bool
+    snippet: str
+    ranges: list[list[int]]
+    timestamp: str | None
+
+
+class SessionHits(TypedDict):
+    session: SessionInfo
+    hits: int  # entries in which it was found; 0 where it is the title alone
+    best: Hit
+
+
+class Coverage(TypedDict):
+    """How many of the sessions that were asked about were in the index as they are now."""
+
+    indexed: int
+    total: int
+
+
+class SearchSessionsResult(TypedDict):
+    items: list[SessionHits]
+    nextCursor: NotRequired[str]
+    coverage: Coverage
+
+
+class SearchEntriesResult(TypedDict):
+    items: list[Hit]
+    nextCursor: NotRequired[str]
 
 
 # --- changing a session
@@ -679,16 +830,125 @@ class NavigateResult(TypedDict):
     editorImages: NotRequired[list[Any]]
     summaryEntryId: NotRequired[str]
     refusedBy: NotRequired[str]
+    reason: NotRequired[str]
     revision: int
 
 
 class BranchResult(TypedDict):
     outcome: Literal["branched", "cancelled", "refused"]
-    session: SessionInfo
+    session: NotRequired[SessionInfo]  # where it was made
     path: str | None
     editorText: NotRequired[str]
     editorImages: NotRequired[list[Any]]
     previousSessionId: str
+    refusedBy: NotRequired[str]
+    reason: NotRequired[str]
+
+
+class SessionCompactParams(SessionParams):
+    """`summary`: the text itself; without it a hook or a model writes one."""
+
+    instructions: Opt[str] = None
+    summary: Opt[str] = None
+    first_kept_entry_id: Opt[Id] = None
+    expected_leaf_id: Id | None = None
+
+
+class CompactResult(TypedDict):
+    outcome: Literal["compacted", "cancelled", "refused"]
+    entryId: NotRequired[str]
+    refusedBy: NotRequired[str]
+    reason: NotRequired[str]
+    revision: int
+
+
+# What owners of hooks are asked and told
+
+
+class TreePreparation(TypedDict):
+    targetId: str | None
+    oldLeafId: str | None
+    commonAncestorId: str | None
+    entriesToSummarize: list[Entry]
+    userWantsSummary: bool
+
+
+class BeforeTree(TypedDict):
+    sessionId: str
+    preparation: TreePreparation
+    instructions: NotRequired[str]
+
+
+class BeforeBranch(TypedDict):
+    sessionId: str
+    entryId: str
+    position: Literal["before", "at"]
+
+
+class CompactPreparation(TypedDict):
+    firstKeptEntryId: str
+    entriesToSummarize: list[Entry]
+    tokensBefore: int
+
+
+class BeforeCompact(TypedDict):
+    sessionId: str
+    preparation: CompactPreparation
+
+
+class SummarizeRequest(TypedDict):
+    sessionId: str
+    entries: list[Entry]
+    instructions: NotRequired[str]
+    replace: NotRequired[bool]  # the instructions stand in place of what would be asked for
+    context: NotRequired[list[str]]  # what hooks say that it should know besides
+    prompt: NotRequired[str]  # a hook's, in place of what would be asked for
+
+
+class HookSummary(TypedDict):
+    text: str
+    details: NotRequired[Any]
+
+
+class BranchAnswer(TypedDict):
+    cancel: NotRequired[bool]
+    reason: NotRequired[str]
+
+
+class TreeAnswer(BranchAnswer):
+    summary: NotRequired[HookSummary]
+    label: NotRequired[str]
+
+
+class CompactAnswer(BranchAnswer):
+    summary: NotRequired[str]
+    details: NotRequired[Any]
+
+
+class CompactingAnswer(TypedDict):
+    context: NotRequired[list[str]]
+    prompt: NotRequired[str]
+
+
+class SessionTreeEvent(TypedDict):
+    sessionId: str
+    newLeafId: str | None
+    oldLeafId: str | None
+    summaryEntry: NotRequired[Entry]
+    fromExtension: bool
+
+
+class SessionBranchEvent(TypedDict):
+    sessionId: str
+    entryId: str
+    newSessionId: str
+    path: str | None
+
+
+class SessionCompactEvent(TypedDict):
+    sessionId: str
+    entry: Entry
+    fromExtension: bool
 
 
 class LabelResult(TypedDict):
@@ -786,7 +1046,7 @@ class SessionAbortParams(SessionParams):
 
 
 class AbortResult(TypedDict):
-    aborted: Literal["turn"] | None
+    aborted: Literal["summary", "turn"] | None  # "summary": what asks hooks or a model before it writes
 
 
 class TurnStartParams(SessionParams):
@@ -909,3 +1169,148 @@ class CancelParams(TypedDict):
 class ProgressParams(TypedDict):
     token: int | str
     value: dict[str, Any]
+
+
+# --- plain LSP, for editors without a plugin
+
+
+class LspParams(Params):
+    """What an editor may add to (`partialResultToken`, …) as later versions of LSP do."""
+
+    model_config = ConfigDict(extra="ignore")
+
+
+class TextDocument(Wire):
+    model_config = ConfigDict(extra="ignore")
+
+    uri: Annotated[str, Field(min_length=1, max_length=16_384)]
+
+
+class Position(Wire):
+    model_config = ConfigDict(extra="ignore")
+
+    line: Count
+    character: Count
+
+
+class WorkspaceSymbolParams(LspParams):
+    query: Words
+
+
+class TextDocumentDocumentSymbolParams(LspParams):
+    text_document: TextDocument
+
+
+class TextDocumentHoverParams(LspParams):
+    text_document: TextDocument
+    position: Position
+
+
+class LspPosition(TypedDict):
+    line: int
+    character: int
+
+
+class LspRange(TypedDict):
+    start: LspPosition
+    end: LspPosition
+
+
+class LspLocation(TypedDict):
+    uri: str
+    range: LspRange
+
+
+class SymbolInformation(TypedDict):
+    name: str
+    kind: int
+    location: LspLocation
+    containerName: NotRequired[str]
+
+
+class DocumentSymbol(TypedDict):
+    name: str
+    detail: str
+    kind: int
+    range: LspRange
+    selectionRange: LspRange
+    children: NotRequired[list[dict[str, Any]]]  # of this shape
+
+
+class MarkupContent(TypedDict):
+    kind: Literal["markdown", "plaintext"]
+    value: str
+
+
+class Hover(TypedDict):
+    contents: MarkupContent
+    range: LspRange
+
+
+class Command(NamedTuple):
+    """What `workspace/executeCommand` does: the params of the method, and which of them the cursor stands for."""
+
+    method: str
+    params: type[SessionParams]
+    place: str | None = None
+
+
+COMMANDS = {
+    "dsh.navigate": Command("session/navigate", SessionNavigateParams, "targetId"),
+    "dsh.branch": Command("session/branch", SessionBranchParams, "entryId"),
+    "dsh.fork": Command("session/fork", SessionForkParams, "boundary"),
+    "dsh.label": Command("session/label", SessionLabelParams, "entryId"),
+    "dsh.resume": Command("session/resume", SessionResumeParams),
+    "dsh.launch": Command("session/launch", SessionLaunchParams),
+}
+SOMEWHERE = "-"  # a session or entry that is not known yet
+
+
+class Target(Wire):
+    """Where a command is given: a document, and where it matters which entry, a place in it."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    text_document: TextDocument
+    position: Opt[Position] = None
+
+
+class WorkspaceExecuteCommandParams(LspParams):
+    """`arguments`: one object, the params of the method; `textDocument` and `position` may name session and entry."""
+
+    command: Literal["dsh.navigate", "dsh.branch", "dsh.fork", "dsh.label", "dsh.resume", "dsh.launch"]
+    arguments: Annotated[list[Annotated[dict[str, Any], BeforeValidator(_table)]], Field(min_length=1, max_length=1)]
+
+    @property
+    def row(self) -> Command:
+        return COMMANDS[self.command]
+
+    @property
+    def target(self) -> Target | None:
+        """The document that stands for a session, where there is one. Raises ValueError."""
+        sent = self.arguments[0]
+        return Target.model_validate(sent) if "textDocument" in sent else None
+
+    def request(self, session_id: str = SOMEWHERE, entry_id: str | None = SOMEWHERE) -> SessionParams:
+        """The params of the method, those of `target` filled in. Raises ValueError."""
+        sent = dict(self.arguments[0])
+        target = self.target
+        if target is not None:
+            if "sessionId" in sent:
+                raise ValueError("exactly one of sessionId and textDocument is needed")
+            del sent["textDocument"]
+            sent["sessionId"] = session_id
+            if sent.pop("position", None) is not None and self.row.place:
+                sent[self.row.place] = entry_id
+        return self.row.params.model_validate(sent)
+
+    @model_validator(mode="after")
+    def _as_the_method_takes_them(self) -> Self:
+        try:
+            self.request()
+        except ValidationError as exc:
+            wrong = exc.errors(include_url=False, include_input=False, include_context=False)[0]
+            what = "unknown parameter" if wrong["type"] == "extra_forbidden" else wrong["msg"]
+            where = ".".join(map(str, wrong["loc"]))
+            raise ValueError(f"{where}: {what}" if where else what) from None
+        return self
