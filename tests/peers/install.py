@@ -32,19 +32,19 @@ def install() -> Path:
     """Return `node_modules` of pi and omp, installing it first when needed; safe under parallel test workers."""
     if (platform.system(), platform.machine()) != ("Linux", "x86_64"):
         raise PeersUnavailableError("the pinned node and bun are for Linux x86_64")
-    return _installed(MANIFESTS, _npm_install)
+    return installed("peers", MANIFESTS, _npm_install)
 
 
 def install_dsh() -> Path:
     """Return `node_modules` of dsh in the same way. npm does not come to an end with its dependencies, pnpm does."""
     peers = install()
-    return _installed(DSH_MANIFESTS, lambda folder: _pnpm_install(folder, peers))
+    return installed("peers", DSH_MANIFESTS, lambda folder: _pnpm_install(folder, peers))
 
 
-def _installed(manifests: Sequence[Path], fill: Callable[[Path], None]) -> Path:
+def installed(kind: str, manifests: Sequence[Path], fill: Callable[[Path], None]) -> Path:
     """A folder for each content of the manifests: a changed lock gets a new one, an old one can be deleted."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    root = Path(os.environ.get("DSHD_PEERS") or cache / "dsh-daemon-tests" / "peers")
+    root = Path(os.environ.get(f"DSHD_{kind.upper()}") or cache / "dsh-daemon-tests" / kind)
     digest = hashlib.sha256(b"".join(path.read_bytes() for path in manifests)).hexdigest()
     folder = root / digest[:12]
     if not (folder / "node_modules").is_dir():
@@ -63,13 +63,9 @@ def _installed(manifests: Sequence[Path], fill: Callable[[Path], None]) -> Path:
 
 
 def _npm_install(folder: Path) -> None:
-    npm = shutil.which("npm")
-    if npm is None:
-        raise PeersUnavailableError("npm is not on PATH")
     # Not `npm ci`: it refuses a lock without omp's binaries for other platforms, which the registry does not have.
-    quiet = ("--no-audit", "--no-fund", "--loglevel=error")
-    _run([npm, "install", "--no-save", "--omit=optional", "--ignore-scripts", *quiet], folder)
-    _prune(folder, UNNEEDED)
+    npm(folder, "install", "--no-save", "--omit=optional")
+    prune(folder, UNNEEDED)
 
 
 def _pnpm_install(folder: Path, peers: Path) -> None:
@@ -78,14 +74,22 @@ def _pnpm_install(folder: Path, peers: Path) -> None:
     places = [f"--{option}={folder.parent / name}" for option, name in kinds.items()]
     flags = ("--frozen-lockfile", "--ignore-scripts", "--reporter=silent", *places)
     _run([str(peers / NODE), str(peers / PNPM), "install", *flags], folder)
-    _prune(folder, DSH_UNNEEDED)
+    prune(folder, DSH_UNNEEDED)
+
+
+def npm(folder: Path, *arguments: str) -> None:
+    """Run npm there, quietly; no package runs a script of its own."""
+    found = shutil.which("npm")
+    if found is None:
+        raise PeersUnavailableError("npm is not on PATH")
+    _run([found, *arguments, "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"], folder)
 
 
 def _run(command: Sequence[str], folder: Path) -> None:
     subprocess.run(command, cwd=folder, check=True, timeout=900, stdout=subprocess.DEVNULL)
 
 
-def _prune(folder: Path, patterns: Sequence[str]) -> None:
+def prune(folder: Path, patterns: Sequence[str]) -> None:
     for pattern in patterns:
         for path in (folder / "node_modules").glob(pattern):
             if path.is_dir():
