@@ -193,14 +193,17 @@ def _settings(path: Iterable[Entry]) -> Settings:
     result: Settings = {"models": models, "thinkingLevel": thinking, "mode": mode, "injectedRules": list(rules)}
     if "default" in models:
         provider, _, model = (
-            models["default"].rpartition("/") if models["default"].count("/") == 1 else models["default"].partition("/")
+            models["default"].partition("/") if models["default"].count("/") > 1 else models["default"].rpartition("/")
         )
         result["model"] = {"provider": provider, "modelId": model}
     return result
 
 
 def names_model(entry: Entry) -> str:
-    """The model that an answer says it is of, as "provider/id"; "" for other entries."""
+    """The model that an answer says it is of, or the header of a request, as "provider/id"; "" for other entries."""
+    if entry.get("type") == "request_header":
+        config = as_dict(as_dict(entry.get("header")).get("config"))
+        return _model(config.get("provider"), config.get("model"))
     message = message_of(entry)
     answer = entry.get("type") == "message" and message.get("role") == "assistant"
     return _model(message.get("provider"), message.get("model")) if answer else ""

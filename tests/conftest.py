@@ -1,4 +1,7 @@
-"""In the continuous integration nothing may be left out: `DSHD_TEST_STRICT=1` turns a skip into a failure."""
+"""In the continuous integration nothing may be left out: `DSHD_TEST_STRICT=1` turns a skip into a failure.
+
+Under `-n` the tests that need VS Code go to one worker, since there is one VS Code; the others go where there is room.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ from collections.abc import Generator
 from typing import Any
 
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 from tests.support import STRICT
 
@@ -17,3 +21,12 @@ def pytest_runtest_makereport() -> Generator[None, Any, Any]:
         report.outcome = "failed"
         report.longrepr = f"skipped, though nothing may be: {report.longrepr}"
     return report
+
+
+class OneEditor(LoadScopeScheduling):
+    def _split_scope(self, nodeid: str) -> str:
+        return "tests/vscode" if nodeid.startswith("tests/vscode/") else nodeid
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> OneEditor:
+    return OneEditor(config, log)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from itertools import count
+from itertools import accumulate, count
 from typing import TYPE_CHECKING, Any
 
 from tests.support import assistant, entry, header, line, tool_result, user, write_log
@@ -309,3 +309,61 @@ def store(folder: Path, sessions: int = 2_000, seed: int = 5) -> list[Path]:
         path.write_bytes("".join(text).encode())
         made.append(path)
     return made
+
+
+class Words:
+    """Words as common and as rare as in real talk: made up Latin ones, names in code, Korean ones with particles."""
+
+    def __init__(self, rng: random.Random, size: int = 40_000) -> None:
+        self.rng = rng
+        parts = [start + vowel for start in (*"bcdfghklmnprstvwz", "st", "tr", "pl") for vowel in "aeiou"]
+        latin = [
+            "".join(rng.choices(parts, k=rng.randrange(1, 5))) + rng.choice(("", "", "n", "r", "s"))
+            for _ in range(size)
+        ]
+        self.latin = list(dict.fromkeys([*WORDS, *latin]))
+        self.korean = [
+            "".join(chr(rng.randrange(0xAC00, 0xD7A4)) for _ in range(rng.randrange(2, 5))) for _ in range(size // 10)
+        ]
+        self._weights = [
+            list(accumulate(1 / (k + 3) for k in range(len(words)))) for words in (self.latin, self.korean)
+        ]
+
+    def some(self, count: int) -> list[str]:
+        return self.rng.choices(self.latin, cum_weights=self._weights[0], k=count)
+
+    def line(self) -> str:
+        """A piece of prose or code, a sixth of them Korean."""
+        rng = self.rng
+        if rng.random() < 1 / 6:
+            stems = rng.choices(self.korean, cum_weights=self._weights[1], k=rng.randrange(4, 20))
+            return " ".join(stem + rng.choice(("을", "를", "은", "에서", "으로", "", "", "")) for stem in stems)
+        return self.latin_line()
+
+    def latin_line(self) -> str:
+        rng = self.rng
+        words = self.some(rng.randrange(8, 40))
+        if rng.random() < 0.3:
+            words.insert(0, f"src/{words[0]}/{words[1]}_{words[2]}.py:{rng.randrange(900)}")
+        return " ".join(words) + rng.choice((".\n", "\n", "; ", ", "))
+
+
+def library(folder: Path, words: Words, sessions: int = 2_000, bytes_: int = 500_000_000, seed: int = 6) -> None:
+    """Sessions of pi to be searched: `bytes_` in all, some large and many small, most of it what tools printed."""
+    lines = _Lines(seed)
+    rng = lines.rng
+    lines.prose.pool = [json.dumps(words.line(), ensure_ascii=False)[1:-1] + " " for _ in range(60_000)]
+    for i in range(sessions):
+        cwd = CWDS[i % len(CWDS)]
+        path = folder / folder_of(cwd) / f"2026-01-01T00-00-00-000Z_019c0000-{i:04x}-7000-8000-{seed:012x}.jsonl"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lines.leaf, lines.ms = None, 1_767_225_600_000 + i * 3_600_000
+        size = bytes_ / sessions * rng.lognormvariate(-0.5, 1)
+        with path.open("wb") as file:
+            file.write(line(header(path.stem.partition("_")[2], cwd)))
+            while file.tell() < size:
+                file.write(lines.user(150).encode())
+                for turn in range(4):
+                    file.write(lines.assistant(300, f"call_{turn}").encode())
+                    file.write(lines.result(int(rng.expovariate(1 / 2_500)), f"call_{turn}").encode())
+                file.write(lines.assistant(700).encode())

@@ -21,7 +21,8 @@ PATIENCE = 20.0  # seconds that a test waits for what must come
 
 def environment(home: Path, roots: Path | str = "", **more: str) -> dict[str, str]:
     """Variables of a daemon or command that must see nothing of this machine's own sessions."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("DSHD_", "XDG_"))}
+    left = ("DSHD_", "XDG_", "COLUMNS", "LINES")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(left)}
     return {**kept, "HOME": str(home), "DSHD_HOME": str(home), "DSHD_ROOTS": str(roots), "NO_COLOR": "1", **more}
 
 

@@ -18,27 +18,34 @@ PACKAGE = ROOT / "dsh_daemon"
 
 # From the ground up; a module imports its own layer's neighbours (where the layer allows it) and layers below.
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("errors", "types", "entries", "text", "cwd", "holders", "aside"),
-    ("paths", "naming"),
+    ("errors", "types", "entries", "text", "cwd", "holders", "aside", "shellwords"),
+    ("paths", "naming", "patches", "tokens"),
+    ("touches", "fulltext", "query"),
     ("database", "config"),
     ("log",),
     ("tree",),
     ("turns",),
+    ("summaries",),
     ("layout", "rows", "context", "providers", "navigation", "branching", "markup"),
+    ("compaction",),
     ("surface",),
     ("session",),
     ("driver",),
     ("dsh_driving", "native_driving"),
     ("dsh_fork", "dsh_repair"),
-    ("child", "family", "guards", "stats", "transcript", "chunks"),
-    ("agents",),
+    ("child", "family", "guards", "stats", "transcript", "chunks", "traces"),
+    ("agents", "hooks", "summarizer"),
     ("live", "roots", "catalog", "state"),
-    ("walk", "items", "trash"),
+    ("search_index",),
+    ("extract", "ranking", "orders"),
+    ("hits",),
+    ("walk", "items", "trash", "progress"),
     ("listing", "table", "watch", "doctor"),
     ("store",),
     ("manager",),
-    ("reading", "changing", "background", "elsewhere"),
-    ("branches", "forks", "launching", "driving"),
+    ("reading", "changing", "background", "elsewhere", "indexing"),
+    ("branches", "forks", "launching", "driving", "touched", "search"),
+    ("asking",),
     ("service",),
     ("wire",),
     ("client",),
@@ -50,10 +57,15 @@ SYNCHRONOUS = (
     "log",
     "tree",
     "rows",
+    "query",
+    "ranking",
+    "hits",
     "context",
     "providers",
     "surface",
     "navigation",
+    "compaction",
+    "summaries",
     "text",
     "branching",
     "session",
@@ -62,7 +74,7 @@ SYNCHRONOUS = (
     "store",
 )
 # A connection and a worker outlive a bug in one request; nothing else may swallow what it does not know.
-BROAD_EXCEPT = {"wire/connection.py", "background.py"}
+BROAD_EXCEPT = {"wire/connection.py", "background.py", "wire/extensions.py", "client.py"}
 PYGLS = {"wire/connection.py", "wire/server.py"}
 HEAVY = ("pygls", "lsprotocol", "pydantic", "typer", "rich", "apsw", "watchfiles", "psutil", "asyncio")
 

@@ -21,14 +21,17 @@ from typing import Any
 
 import pytest
 
+from dsh_daemon.cli.render import ending
+
 from .dsh_logs import Log
 from .support import assistant, entry, header, tool_result, user, write_log
 
 DSHD = [sys.executable, "-m", "dsh_daemon"]
 COMMANDS = [
-    "list", "tree", "leaves", "show", "family", "turns", "request", "stats", "transcript", "watch", "demo",
-    "create", "navigate", "branch", "fork", "label", "rename", "append", "move", "draft", "archive", "pin", "delete",
-    "resume", "agent", "status", "serve", "stdio", "stop", "doctor", "config", "socket-path",
+    "list", "tree", "leaves", "show", "family", "turns", "request", "stats", "transcript", "search", "touched",
+    "replay", "watch", "demo",
+    "create", "navigate", "branch", "fork", "compact", "label", "rename", "append", "move", "draft", "archive", "pin",
+    "delete", "resume", "agent", "status", "serve", "stdio", "stop", "doctor", "config", "socket-path",
 ]  # fmt: skip
 HOSTILE = "\x1b]0;evil\x07 \r\n 漢字 👩\u200d👩\u200d👧 \u202etxt.exe\x9b31m"
 
@@ -70,8 +73,11 @@ while True:
 """
 LOADED = [
     f"dsh_daemon.cli.{name}"
-    for name in ("agents", "app", "changing", "daemon", "moving", "reading", "reporting", "watch")
-]
+    for name in (
+        "agents", "app", "changing", "daemon", "moving", "reading", "replay", "reporting", "searching", "touched",
+        "watch",
+    )
+]  # fmt: skip
 
 
 class Forks:
@@ -115,7 +121,7 @@ class Shell:
         self.cwd = folder / "proj"
         self.root.mkdir()
         self.cwd.mkdir()
-        dropped = re.compile("DSHD_|XDG_|(NO_COLOR|FORCE_COLOR|COLUMNS)$")
+        dropped = re.compile("DSHD_|XDG_|(NO_COLOR|FORCE_COLOR|COLUMNS|LINES)$")
         keep = {name: value for name, value in os.environ.items() if not dropped.match(name)}
         self.env = keep | {
             "DSHD_HOME": str(folder / "home"),
@@ -324,10 +330,40 @@ def test_json_is_the_protocols_result_and_nothing_else(shell: Shell) -> None:
     assert shell.json("archive", path) == {}
 
 
+@pytest.mark.parametrize(
+    ("path", "width", "shown"),
+    [("/home/a", None, "/home/a"), ("/home/a", 7, "/home/a"), ("/home/a", 5, "…me/a"), ("~/작업/코드", 7, "…/코드")],
+)
+def test_of_a_path_that_is_too_long_the_end_is_shown(path: str, width: int | None, shown: str) -> None:
+    assert ending(path, width) == shown
+
+
+def test_the_doctor_tells_everything_on_a_narrow_terminal(shell: Shell) -> None:
+    asked = assistant("aaaa0002", "aaaa0001", calls=[{"id": "c1", "name": "bash", "arguments": {}}])
+    shell.session("cut-off-in-a-tool", [user("aaaa0001", None, "Go", 1), asked])
+    out = shell.run("doctor", COLUMNS="50").stdout
+    assert max(map(len, out.splitlines())) <= 50
+    assert re.search(r"cut-off-in-a-tool\.jsonl +dangling\n(  .*\n)+?.*last safe\s+entry is aaaa0001\n", out)
+
+
 def test_list_gives_all_items_however_many_pages(shell: Shell) -> None:
     listed = shell.json("list")
     assert len(listed["items"]) == listed["total"]
     assert len(shell.json("list", "--limit", "1")["items"]) == 1
+
+
+def test_a_pipe_is_told_on_stderr_that_nothing_was_found(shell: Shell) -> None:
+    path = shell.session("empty-in-a-pipe", [])
+    for args, said in (
+        (("turns", path), "no turns yet"),
+        (("leaves", path), "no entries yet"),
+        (("list", "-q", "no such words"), "no session matches"),
+        (("search", "nosuchwordsatall"), "no session has that"),
+        (("touched", "no/such/file.c"), "no session touched no/such/file.c"),
+    ):
+        done = shell.run(*args)
+        assert (done.stdout, done.stderr) == ("", f"dshd: {said}\n"), args
+        assert shell.run(*args, "--json").stderr == ""
 
 
 # --- changing
@@ -504,6 +540,31 @@ def test_stats_are_a_table_of_the_session_its_path_and_its_models(shell: Shell) 
     assert lines[1].split() == ["this", "session", "$0.0000", "3", "8", "4", "4", "0", "0"]
     assert lines[2].split() == ["way", "to", "the", "leaf", "$0.0000", "2", "6", "3", "3", "0", "0"]
     assert lines[3].split() == ["mock/mock-1", "$0.0000", "4", "4", "0", "0"]
+
+
+@pytest.mark.parametrize("width", [30, 50, 60, 80, 90, 100, 200])
+def test_stats_of_a_model_with_a_long_name_fit_into_any_terminal(shell: Shell, width: int) -> None:
+    provider, model = "a-provider-of-many", "a-model-with-a-very-long-name"
+    used = {"input": 123_456, "output": 7_890, "cacheRead": 1, "cacheWrite": 2, "cost": {"total": 1.5}}
+    answer = assistant("aaaa0002", "aaaa0001", "Hi.", usage=used, provider=provider, model=model)
+    path = shell.session(f"summed-{width}", [user("aaaa0001", None, "Hello"), answer])
+    lines = shell.run("stats", path, COLUMNS=str(width)).stdout.splitlines()
+    assert max(map(len, lines)) <= width
+    assert "$1.5" in lines[1]
+    assert ("input" in lines[0]) == (width >= 50)
+    assert ("cache write" in lines[0]) == (width >= 80)
+    assert "…" not in lines[0] + lines[1] + lines[2]
+    assert (f"{provider}/{model}" in lines[3]) == (width >= 200)
+
+
+def test_the_sections_of_a_system_prompt_are_shown(shell: Shell) -> None:
+    prompt = {"role": "system", "content": "", "sections": {"rules": "Be kind.", "tools": "None."}}
+    path = shell.session("sections", [entry("message", "aaaa0001", None, message=prompt), user("b", "aaaa0001", "Hi")])
+    said = ["  Be kind.", "  None."]
+    lines = shell.run("show", path, "--context").stdout.splitlines()
+    assert lines[lines.index("system") + 1 :][:2] == said
+    assert shell.run("replay", path).stdout.splitlines()[1:3] == said
+    assert [line.strip() for line in said] == shell.run("show", path, "aaaa0001").stdout.splitlines()[1:]
 
 
 def test_a_transcript_goes_to_the_screen_or_to_a_file_of_ones_own(shell: Shell, tmp_path: Path) -> None:
@@ -732,7 +793,9 @@ def test_a_dsh_session_is_read_by_every_command(shell: Shell, of_dsh: tuple[Log,
 def test_resuming_a_dsh_session_is_dshs_own_business(shell: Shell, of_dsh: tuple[Log, str], tmp_path: Path) -> None:
     _, path = of_dsh
     before = Path(path).read_bytes()
-    assert shell.run("resume", path).stdout == "dsh web\n"
+    piped = shell.run("resume", path)
+    assert piped.stdout == "dsh web\n"
+    assert re.search("nothing is changed yet: .*“Find the bug” is chosen .*; what was cut off is closed", piped.stderr)
     refused = shell.run("resume", path, "--takeover", code=1).stderr
     assert (
         refused
@@ -782,6 +845,23 @@ def test_tcp_is_told_at_the_start_and_in_the_status(tmp_path: Path) -> None:
         assert f"\ntcp      {place[1]}\n" in shell.run("status").stdout
     finally:
         shell.close()
+
+
+def test_a_refusal_says_what_to_do(shell: Shell) -> None:
+    path = shell.story("refused")
+    for args, advice in (
+        (("tree", "no such session"), " list` shows those that there are"),
+        (("show", path, "zzzz"), " --all` shows their ids"),
+        (("branch", path, "aaaa0004"), f" branch {path} aaaa0004 --at`"),
+        (("agent", path, "--send", "hi"), f" resume {path}` runs it"),
+        (("request", path, "1"), " ENTRY --context` shows what a model would see there"),
+    ):
+        refused = shell.run(*args, code=1).stderr
+        assert advice in refused, args
+        assert refused.count("\n") == 1
+    wrong = shell.run("transcript", path, "-f", "pdf", code=2, COLUMNS="200").stderr
+    assert "'pdf' is not one of" in wrong
+    assert "Value error" not in wrong
 
 
 def test_a_refusal_is_one_line_on_stderr_and_status_1(shell: Shell) -> None:

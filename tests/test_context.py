@@ -170,6 +170,22 @@ def test_a_model_chosen_by_role_stays_when_another_one_answered():
     assert context["thinkingLevel"] == "off"
 
 
+def test_the_header_of_a_request_names_the_model_before_any_answer_does(tmp_path):
+    def asks(id_, parent, **config):
+        return entry("request_header", id_, parent, header={"config": config}, reason="initial")
+
+    log = [user("a", None, "hello"), asks("h", "a", model="echo-1")]
+    assert build_context(log)["models"] == {"default": "echo-1"}
+    assert build_context(log)["model"] == {"provider": "", "modelId": "echo-1"}
+    answered = [*log, assistant("b", "h", "hi"), asks("i", "b", provider="p", model="m/2")]
+    assert build_context(answered[:3])["models"] == {"default": "mock/mock-1"}
+    assert build_context(answered)["model"] == {"provider": "p", "modelId": "m/2"}
+    session = Session.open(str(write_log(tmp_path / "t_s.jsonl", answered)))
+    read = reading.context_path(session, tree.path(session.index, session.leaf))
+    assert build_context(read)["model"] == {"provider": "p", "modelId": "m/2"}
+    session.journal.close()
+
+
 def test_oh_my_pi_sends_no_broken_answers():
     calls = [{"id": "c1", "name": "bash", "arguments": {}}, {"id": "c2", "name": "bash", "arguments": {}}]
     half = assistant("a", "u", "on it", calls=calls)
@@ -225,6 +241,8 @@ def of_every_kind(id_, parent, other):
         entry("mode_change", id_, parent, mode=f"mode {id_}"),
         entry("ttsr_injection", id_, parent, injectedRules=[f"rule {id_}"]),
         entry("turn_start", id_, parent, turn=1),
+        entry("request_header", id_, parent, header={"config": {"model": f"m-{id_}"}}, reason="change"),
+        entry("request_header", id_, parent, header={"system": "Be brief."}, reason="change"),
     ]
 
 

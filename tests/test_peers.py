@@ -182,6 +182,9 @@ async def work(client: Client, session: str) -> None:
     note = {"type": "custom_message", "customType": "note", "content": "see", "display": True, "details": {"n": 1}}
     await ask("append", entries=[compaction, note, {"type": "custom", "customType": "state", "data": {"n": 1}}])
     await ask("append", entries=[{"type": "thinking_level_change", "thinkingLevel": "high"}, message(user("Go on"))])
+    kept = (await ask("append", entries=[message(assistant("Gone on")), message(user("And on"))]))["ids"][1]
+    await ask("compact", summary="What was done so far", firstKeptEntryId=kept)
+    await ask("append", entries=[message(assistant("Done"))])
     await ask("moveLeaf", entryId=None)
     await ask("append", entries=[message(user("A new root")), message(assistant("Yes"))])
 

@@ -12,6 +12,7 @@ import pytest
 
 from dsh_daemon.client import RpcError
 from dsh_daemon.wire.methods import METHODS
+from tests import dsh_logs
 from tests.running import Daemon, clients, eventually
 from tests.support import assistant, header, line, user, write_log
 
@@ -225,4 +226,52 @@ def test_a_list_is_there_before_anything_was_counted_and_a_window_around_the_lea
             assert [e["id"] for e in near["entries"]] == [f"u{k}" for k in range(4950, 5000)]
 
     with Daemon(tmp_path / "home", root) as daemon:
+        asyncio.run(story(daemon))
+
+
+READS = {
+    "session/tree": lambda answer: answer["rows"],
+    "session/leaves": lambda answer: answer["items"],
+    "session/path": lambda answer: answer["ids"],
+    "session/children": lambda answer: answer["ids"],
+    "session/context": lambda answer: answer["messages"],
+    "session/turns": lambda answer: answer["turns"],
+    "session/transcript": lambda answer: answer["text"],
+    "session/stats": lambda answer: answer["messages"],
+    "search/entries": lambda answer: answer["items"],
+}
+
+
+def test_what_is_listed_opens_with_all_of_its_messages_and_no_agent_need_be_installed(tmp_path: Path) -> None:
+    """A117, A120: a title with an empty body is none; browsing needs no program of anybody's."""
+    root = store(tmp_path)
+    slot = {"type": "title", "v": 1, "title": "", "updatedAt": "2026-01-01T00:00:00.000Z", "pad": ""}
+    slot["pad"] = " " * (255 - len(line(slot)) + 1)
+    of_omp = root / "--p--" / "2026-01-01T00-00-03-000Z_s2.jsonl"
+    of_omp.write_bytes(line(slot) + line(header("omp-1", "/p")) + line(user("u1", None, "a question for omp")))
+    log = dsh_logs.story()
+    folder = tmp_path / "dsh" / "sessions"
+    log.write(folder)
+
+    async def story(daemon: Daemon) -> None:
+        async with daemon.client() as client:
+            listed = (await client.request("session/list"))["items"]
+            assert {info["format"] for info in listed} == {"pi", "omp", "dsh"}
+            for info in listed:
+                session = info["sessionId"]
+                for method, found in READS.items():
+                    more = (
+                        {"query": "question" if info["format"] != "dsh" else "a"} if method == "search/entries" else {}
+                    )
+                    more |= {"entryId": None} if method == "session/children" else {}
+                    assert found(await client.request(method, sessionId=session, **more)), (method, info["format"])
+                path = (await client.request("session/path", sessionId=session))["ids"]
+                entries: list[str] = []
+                for k in range(0, len(path), 200):
+                    page = await client.request("session/entries", sessionId=session, ids=path[k : k + 200])
+                    assert not page["missing"]
+                    entries += [entry.get("id", str(entry.get("seq"))) for entry in page["entries"]]
+                assert entries == path
+
+    with Daemon(tmp_path / "home", f"{root}:dsh={folder}", PATH=str(tmp_path / "nothing")) as daemon:
         asyncio.run(story(daemon))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -48,7 +49,7 @@ def test_the_client_of_the_readme_follows_an_empty_store(tmp_path: Path) -> None
     (tmp_path / "roots").mkdir()
     with client(tmp_path / "h", tmp_path / "roots") as process:
         assert process.stdout is not None
-        assert process.stdout.readline() == "0 sessions\n"
+        assert process.stdout.readline() == "sessions: 0\n"
         write_log(tmp_path / "roots" / "t_new.jsonl", [user("a", None, "hello")], header("new"))
         assert process.stdout.readline() == "listed: hello\n"
 
@@ -57,10 +58,32 @@ def test_the_client_of_the_readme_draws_the_latest_session_and_hears_what_is_app
     path = write_log(tmp_path / "roots" / "t_one.jsonl", [user("a", None, "hello")], header("one"))
     with client(tmp_path / "h", tmp_path / "roots") as process:
         assert process.stdout is not None
-        assert [process.stdout.readline() for _ in range(2)] == ["1 sessions\n", "user hello\n"]
+        assert [process.stdout.readline() for _ in range(2)] == ["sessions: 1\n", "user hello\n"]
         write_log(path, [user("a", None, "hello"), user("b", "a", "more", 2)], header("one"))
         heard = iter(process.stdout.readline, "")
         assert next(line for line in heard if line.startswith("changed")).endswith("leaf b\n")
+
+
+def test_ctrl_c_ends_the_scripts_of_the_readme_without_a_word(tmp_path: Path) -> None:
+    env = environment(tmp_path / "h", "", PYTHONPATH=str(ROOT), PYTHONUNBUFFERED="1")
+    dshd = [sys.executable, "-m", "dsh_daemon"]
+    made = json.loads(subprocess.run([*dshd, "create", "--json"], env=env, check=True, capture_output=True).stdout)
+    try:
+        for script, args in (("catalog/subscribe", []), ("session/resume", [made["sessionId"]])):
+            order = [sys.executable, "-c", block("python", script), *args]
+            with subprocess.Popen(
+                order,
+                env=env,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
+            ) as process:
+                assert process.stdout is not None
+                assert process.stdout.readline()
+                process.send_signal(signal.SIGINT)
+                assert (process.communicate(timeout=20)[1], process.returncode) == (b"", 0)
+    finally:
+        subprocess.run([*dshd, "stop"], env=env, check=True, capture_output=True)
 
 
 def test_the_agent_of_the_readme_answers_and_goes_on_after_it_was_killed(tmp_path: Path) -> None:
@@ -98,6 +121,10 @@ def test_the_settings_of_the_readme_are_the_defaults_of_all_settings() -> None:
     assert told.pop("tcp").startswith("127.0.0.1:")
     expected = Settings.model_construct().model_dump(by_alias=False)
     assert expected.pop("tcp") is None
+    model = told["summarizer"]
+    for name in ("base_url", "model", "api_key", "api_key_env"):  # given as examples
+        assert model.pop(name)
+        assert expected["summarizer"].pop(name) is None
     assert told == expected
     names = {re.sub("[^A-Z_].*", "", name) for name in re.findall(rf"{PREFIX}[A-Z_]+", written)}
     assert {name.removeprefix(PREFIX).rstrip("_").lower() for name in names} == Settings.model_fields.keys()

@@ -27,12 +27,16 @@ COMMANDS = {
     "request": Command("Look", "reporting", "request"),
     "stats": Command("Look", "reporting", "stats"),
     "transcript": Command("Look", "reporting", "transcript"),
+    "search": Command("Look", "searching", "search"),
+    "touched": Command("Look", "touched", "touched"),
+    "replay": Command("Look", "replay", "replay"),
     "watch": Command("Look", "watch", "watch"),
     "demo": Command("Look", "demo", "demo"),
     "create": Command("Change", "changing", "create"),
     "navigate": Command("Change", "moving", "navigate"),
     "branch": Command("Change", "moving", "branch"),
     "fork": Command("Change", "agents", "fork"),
+    "compact": Command("Change", "summarising", "compact"),
     "label": Command("Change", "changing", "label"),
     "rename": Command("Change", "changing", "rename"),
     "append": Command("Change", "changing", "append"),
@@ -64,6 +68,13 @@ class _Plain:
             elif param.metavar is None and (param.is_flag or param.name == "help"):
                 param.metavar = ""
         return params
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType, reportUnknownVariableType]
+        except typer.BadParameter as exc:
+            exc.message = exc.message.removeprefix("Value error, ")  # as the library below Typer begins it
+            raise
 
 
 class _Command(_Plain, TyperCommand):

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import re
+import shlex
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, NoReturn, cast
@@ -102,8 +103,17 @@ def flush() -> None:
 
 
 def put(line: str) -> None:
+    write(line + "\n")
+
+
+def remark(text: str) -> None:
+    """Say on stderr what is no result: in a pipe nothing but results goes on."""
+    sys.stderr.write(f"dshd: {clean(text)}\n")
+
+
+def write(text: str) -> None:
     try:
-        sys.stdout.write(line + "\n")
+        sys.stdout.write(text)
     except BrokenPipeError:
         raise PipeClosed from None
 
@@ -122,6 +132,11 @@ def put_json(result: Any) -> None:
 
 def screen() -> Screen:
     return Screen(sys.stdout)
+
+
+def interactive() -> bool:
+    """Whether somebody sits before a terminal that can be drawn on."""
+    return sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
 
 
 def argument(text: str) -> str:
@@ -143,8 +158,9 @@ async def resolve(client: Client, ref: str) -> str:
     try:
         return (await client.request("session/resolve", {"ref": _absolute(ref), "cwd": here()}))["sessionId"]
     except RpcError as exc:
-        if ref == "last" and exc.kind == "sessionNotFound":
-            raise Refusal(exc.kind, f"{exc.message}; `{program()} list` shows those of all folders") from None
+        if exc.kind == "sessionNotFound":
+            there = "shows those of all folders" if ref == "last" else "shows those that there are"
+            raise Refusal(exc.kind, f"{exc.message}; `{program()} list` {there}") from None
         if exc.kind == "ambiguousSession":
             await _describe(client, ref, exc.data.get("candidates", []))
         raise
@@ -201,7 +217,8 @@ async def find_entry(client: Client, session_id: str, ref: str, *, drawn: bool =
     if len(found) == 1:
         return found[0]
     if not found:
-        raise Refusal("entryNotFound", f"no entry {ref!r} in session {session_id}")
+        ids = f"`{program()} tree {shlex.quote(session_id)} --all` shows their ids"
+        raise Refusal("entryNotFound", f"no entry of session {session_id} is called {ref!r}; {ids}")
     some = ", ".join(found[:5]) + (", …" if len(found) > 5 else "")
     raise Refusal("invalidReference", f"{ref!r} begins {len(found)} entry ids: {some}")
 
@@ -240,7 +257,7 @@ async def whole_list(client: Client, params: Result, limit: int | None = None) -
     """`session/list` with the pages of all cursors joined, at most `limit` items; progress goes to a terminal."""
     if sys.stdout.isatty() and sys.stderr.isatty():
         params = {**params, "workDoneToken": "list"}
-        client.on("$/progress", _progress)
+        client.on("$/progress", progress)
     merged = await client.request("session/list", params if limit is None else {**params, "limit": limit})
     cursor = merged.pop("nextCursor", None) if limit is None else None
     while cursor:
@@ -251,7 +268,8 @@ async def whole_list(client: Client, params: Result, limit: int | None = None) -
     return merged
 
 
-def _progress(params: Result) -> None:
+def progress(params: Result) -> None:
+    """Show on stderr how far a request is."""
     value = params["value"]
     text = "" if value["kind"] == "end" else clean(f"  {value.get('title', '')} {value.get('message', '')}")
     sys.stderr.write(f"\r\x1b[K{text}")

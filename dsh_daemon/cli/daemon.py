@@ -12,7 +12,7 @@ import typer
 
 from .arguments import Json
 from .call import Client, Refusal, connect, guard, program, put, put_json, run, screen
-from .render import Part, Screen, cells, clean, cut, facts, home, pad, plural
+from .render import Part, Screen, cells, clean, cut, ending, facts, home, pad, plural
 
 if TYPE_CHECKING:
     from dsh_daemon.config import Settings
@@ -55,8 +55,13 @@ def doctor_lines(view: Screen, result: dict[str, Any], *, fix: bool) -> Iterator
         count[sort] += 1
         mark: Part = ("✗ ", "error") if sort == "error" else ("! ", "warn")
         note = [(f"{program()} doctor --fix", "dim")] if problem["fixable"] and not fix else []
-        yield view.fit([mark], (clean(home(problem["path"])), ""), [(code, "dim")])
-        yield view.fit([("  ", "")], (clean(problem["detail"]), "dim"), note)
+        right = [(code, "dim")]
+        path = ending(clean(home(problem["path"])), view.room([mark], right))
+        yield view.fit([mark], (path, ""), right)
+        if not note:
+            yield from view.note(clean(problem["detail"]))
+        else:
+            yield view.fit([("  ", "")], (clean(problem["detail"]), "dim"), note)
     for problem in result["fixed"]:
         path = clean(home(problem["path"]))
         yield view.fit([("✓ ", "good")], (path, ""), [("repaired: " + problem["code"], "dim")])
@@ -137,6 +142,7 @@ def _places(where: Folders) -> dict[str, str]:
         "sessions": where.sessions,
         "trash": _trash(where),
         "catalog": where.catalog_db,
+        "search": where.search_db,
         "state": where.state_db,
         "log": where.log,
         "socket": where.socket,

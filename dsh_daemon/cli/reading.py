@@ -21,6 +21,7 @@ from .call import (
     put,
     put_json,
     read_state,
+    remark,
     resolve,
     run,
     screen,
@@ -157,6 +158,8 @@ def list_sessions(
         else:
             for line in list_lines(view, result, filtered=bool(filters)):
                 put(line)
+            if not result["items"] and not view.is_terminal:
+                remark(_nothing(filtered=bool(filters)))
 
     run(work)
 
@@ -177,14 +180,19 @@ def list_lines(view: Screen, result: dict[str, Any], *, filtered: bool) -> Itera
         return
     notes: list[str] = []
     if not result["items"]:
-        nothing = f"no sessions; `{program()} config` shows where they are looked for, `{program()} demo` how it looks"
-        notes.append("no session matches" if filtered else nothing)
+        notes.append(_nothing(filtered=filtered))
     elif result["total"] > len(result["items"]):
         notes.append(f"{len(result['items'])} of {plural(result['total'], 'session')}, `--limit 0` shows all")
     if result["skipped"]:
         notes.append(f"{plural(len(result['skipped']), 'file')} skipped, `--skipped` says why")
     if notes:
         yield from view.note(" · ".join(notes))
+
+
+def _nothing(*, filtered: bool) -> str:
+    """What is said where no session is listed."""
+    nothing = f"no sessions; `{program()} config` shows where they are looked for, `{program()} demo` how it looks"
+    return "no session matches" if filtered else nothing
 
 
 def tree(
@@ -317,8 +325,8 @@ def leaves(ref: RefOrLast = "last", *, json: Json = False) -> None:
             if item["active"]:
                 marks += [("  ", ""), ("← leaf", "leaf")] if marks else [("← leaf", "leaf")]
             put(view.fit(left, (clean(item["text"]), "" if item["active"] else "dim"), marks))
-        if not result["items"] and view.is_terminal:
-            put(view.paint("  no entries yet", "dim"))
+        if not result["items"]:
+            put(view.paint("  no entries yet", "dim")) if view.is_terminal else remark("no entries yet")
 
     run(work)
 

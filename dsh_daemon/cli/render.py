@@ -34,6 +34,7 @@ _STYLES = {
     "warn": Style(color="yellow"),
     "good": Style(color="green"),
     "command": Style(color="cyan"),
+    "hit": Style(bold=True, color="yellow"),
 }
 COMMON = "session-"  # how the ids begin that dsh makes
 MOST_OF_AN_ID = 24  # characters of an id that a column holds; what needs more is shown whole
@@ -84,6 +85,23 @@ def cut(text: str, width: int | None) -> str:
     if width < 1:
         return ""
     return set_cell_size(text, width - 1).rstrip() + "…"
+
+
+def cut_parts(parts: Sequence[Part], width: int) -> list[Part]:
+    """The same of a text of several styles."""
+    room = width if _width(parts) <= width else width - 1
+    shown: list[Part] = []
+    for text, style in parts:
+        if cells(text) > room:
+            shown.append((set_cell_size(text, room).rstrip() + "…" if room >= 0 else "", style))
+            break
+        shown.append((text, style))
+        room -= cells(text)
+    return shown
+
+
+def _width(parts: Iterable[Part]) -> int:
+    return sum(cells(text) for text, _ in parts)
 
 
 def pad(text: str, width: int) -> str:
@@ -156,19 +174,25 @@ class Screen:
 
     def fit(self, left: Sequence[Part], text: Part, right: Sequence[Part] = ()) -> str:
         """One line of `left`, as much of `text` as fits, and `right` at the edge of a terminal."""
-        used = sum(cells(part) for part, _ in left)
-        tail = sum(cells(part) for part, _ in right)
-        shown, style = text
+        return self.fit_all(left, [text], right)
+
+    def fit_all(self, left: Sequence[Part], middle: Sequence[Part], right: Sequence[Part] = ()) -> str:
+        """The same with a text of several styles."""
+        room = self.room(left, right)
+        if room is None:
+            return self.join([*left, *middle, ("  " if right else "", ""), *right])
+        if room < 8 and right:  # too narrow for both: the text is worth more than what hangs from it
+            return self.fit_all(left, middle)
+        shown = cut_parts(middle, max(room, 1))
+        gap = max(2, room + 2 - _width(shown)) if right else 0
+        return self.clip([*left, *shown, (" " * gap, ""), *right])
+
+    def room(self, left: Sequence[Part], right: Sequence[Part] = ()) -> int | None:
+        """Cells that a text has between the two; None where nothing is cut."""
         if self.width is None:
-            gap = "  " if right else ""
-        else:
-            edge = min(self.width, WIDEST)
-            room = (self.width if not right else edge) - used - (tail + 2 if right else 0)
-            if room < 8 and right:  # too narrow for both: the text is worth more than what hangs from it
-                return self.fit(left, text)
-            shown = cut(shown, max(room, 1))
-            gap = " " * max(2, edge - used - cells(shown) - tail) if right else ""
-        return self.clip([*left, (shown, style), (gap, ""), *right])
+            return None
+        edge = min(self.width, WIDEST) if right else self.width
+        return edge - _width(left) - (_width(right) + 2 if right else 0)
 
     def note(self, text: str, style: str = "dim", indent: str = "  ") -> Iterator[str]:
         """Lines of a remark, wrapped where the width is known; nothing of it is cut."""
@@ -252,7 +276,7 @@ def new_lines(screen: Screen, info: Info) -> Iterator[str]:
     yield screen.paint(clean(f"  {info['sessionId']}"), "dim")
     if info["path"]:
         room = None if screen.width is None else screen.width - 2
-        yield screen.paint("  " + _tail(clean(home(info["path"])), room), "dim")
+        yield screen.paint("  " + ending(clean(home(info["path"])), room), "dim")
 
 
 def session_lines(screen: Screen, items: Sequence[Info]) -> Iterator[str]:
@@ -278,7 +302,7 @@ def _columns(items: Sequence[Info], *, whole: bool) -> dict[str, list[str]]:
     rows = [session_facts(info) for info in items]
     ids = [str(info["sessionId"]) for info in items]
     columns = {
-        "place": [_tail(home(info["cwd"] or "-"), None if whole else 24) for info in items],
+        "place": [ending(home(info["cwd"] or "-"), None if whole else 24) for info in items],
         "format": [row[0] for row in rows],
         "age": [row[1] for row in rows],
         "amount": [row[2] for row in rows],
@@ -293,8 +317,13 @@ def _columns(items: Sequence[Info], *, whole: bool) -> dict[str, list[str]]:
     }
 
 
-def _tail(text: str, width: int | None) -> str:
-    return text if width is None or cells(text) <= width else "…" + text[1 - width :]
+def ending(text: str, width: int | None) -> str:
+    """Cut to `width` cells from the left: the end of a path tells more than its beginning."""
+    if width is None or cells(text) <= width:
+        return text
+    while text and cells(text) >= width:
+        text = text[1:]
+    return "…" + text
 
 
 def prefixes(ids: Sequence[str]) -> list[str]:
@@ -371,7 +400,7 @@ def entry_lines(screen: Screen, entry: dict[str, Any]) -> Iterator[str]:
     error = body.get("errorMessage")
     shown = list(_blocks(body)) or ([] if error else [(json.dumps(entry, ensure_ascii=False, indent=2), "")])
     for text, style in ([(str(error), "error")] if error else []) + shown:
-        for line in clean_lines(text):
+        for line in clean_lines(text) if text.strip() else ():
             yield screen.paint(line, style)
     if cut_off := _table(entry.get("truncated")):
         yield screen.paint(clean(f"… {cut_off.get('field')} is {cut_off.get('bytes')} bytes, cut here"), "dim")
@@ -403,6 +432,8 @@ def _blocks(body: dict[str, Any]) -> Iterator[Part]:
         elif isinstance(content, list):
             for block in cast("list[Any]", content):
                 yield _block(block)
+    for section in _table(body.get("sections")).values():  # of a system prompt
+        yield str(section), ""
 
 
 def _block(block: Any) -> Part:

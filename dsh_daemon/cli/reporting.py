@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -11,7 +12,21 @@ from typing import Annotated, Any, cast
 import typer
 
 from .arguments import EntryOrNone, Json, Ref, RefOrLast
-from .call import Client, Refusal, argument, dump, find_entry, put, put_json, resolve, run, screen
+from .call import (
+    Client,
+    Refusal,
+    RpcError,
+    argument,
+    dump,
+    find_entry,
+    program,
+    put,
+    put_json,
+    remark,
+    resolve,
+    run,
+    screen,
+)
 from .complete import turn_numbers
 from .render import Screen, cells, clean, cut, facts, home, message_lines, pad, plural, size, table
 
@@ -22,6 +37,9 @@ _ENDS = {
     "error": ("error", "error"),
 }
 _TOKENS = {"input": "input", "output": "output", "cacheRead": "cache read", "cacheWrite": "cache write"}
+
+_LEAST = ("messages", "cache write", "cache read", "turns", "input", "output")  # columns, the least useful first
+_NAMES = 20  # cells that names keep before a column is left out
 
 
 class Document(StrEnum):
@@ -50,6 +68,8 @@ def turns(ref: RefOrLast = "last", entry: EntryOrNone = None, *, json: Json = Fa
             derived = "by the messages alone: no marks of turns were written"
             for line in view.note(derived if result["turns"] else "no turns yet") if result["derived"] else ():
                 put(line)
+        elif not result["turns"]:
+            remark("no turns yet")
 
     run(work)
 
@@ -97,7 +117,7 @@ def request(
 
     async def work(client: Client) -> None:
         params = {**await _at(client, ref, at), "turn": turn, "step": step}
-        result = await client.request("session/request", params)
+        result = await _recorded(client, params)
         if json:
             put_json(result)
             return
@@ -106,6 +126,17 @@ def request(
         show_messages(view, result["messages"])
 
     run(work)
+
+
+async def _recorded(client: Client, params: dict[str, Any]) -> dict[str, Any]:
+    """A request of the log; where it has none, say what it has instead. Raises Refusal."""
+    try:
+        return await client.request("session/request", params)
+    except RpcError as exc:
+        if exc.kind != "notRecorded":
+            raise
+        line = f"`{program()} show {shlex.quote(params['sessionId'])} ENTRY --context`"
+        raise Refusal(exc.kind, f"{exc.message}; {line} shows what a model would see there") from None
 
 
 def header_lines(view: Screen, header: dict[str, Any]) -> Iterator[str]:
@@ -174,26 +205,41 @@ def stats(ref: RefOrLast = "last", *, json: Json = False) -> None:
             put_json(result)
             return
         view = screen()
-        rows = stats_rows(result)
-        if view.width is not None and max(map(len, rows)) > view.width:
-            rows = stats_rows(result, rounded=True)
-        for number, line in enumerate(rows):
-            put(view.paint(cut(line, view.width), "" if number else "dim"))
+        for number, line in enumerate(stats_lines(result, view.width)):
+            put(view.paint(line, "" if number else "dim"))
 
     run(work)
 
 
-def stats_rows(result: dict[str, Any], *, rounded: bool = False) -> list[str]:
-    """A table: the session, the way to its leaf, what it inherited, then each model."""
+def stats_lines(result: dict[str, Any], width: int | None) -> list[str]:
+    """The table of what a session took; where it is too wide numbers are rounded, then names cut, then columns left."""
+    rows = _stats_rows(result)
+    if width is None or _wide(rows) <= width:
+        return table(rows)
+    rows = _stats_rows(result, rounded=True)
+    for dropped in (*_LEAST, ""):
+        names = max(cells(row[0]) for row in rows)
+        room = width - (_wide(rows) - names)
+        if room >= min(names, _NAMES) or not dropped:
+            return table([[cut(row[0], max(room, 1)), *row[1:]] for row in rows])
+        column = rows[0].index(next(head for head in rows[0] if head.strip() == dropped))
+        rows = [row[:column] + row[column + 1 :] for row in rows]
+    raise AssertionError("what is left after the last column is shown")
+
+
+def _wide(rows: Sequence[Sequence[str]]) -> int:
+    return max(map(cells, table(rows)))
+
+
+def _stats_rows(result: dict[str, Any], *, rounded: bool = False) -> list[list[str]]:
+    """Cells: the session, the way to its leaf, what it inherited, then each model."""
     rows = [["", "cost", "turns", "messages", *_TOKENS.values()]]
     named = [("this session", result), ("way to the leaf", result["activePath"]), ("inherited", result["inherited"])]
     rows += [[name, *_sums(sums, rounded=rounded)] for name, sums in named if name != "inherited" or sums["messages"]]
     models = sorted(result["models"].items(), key=lambda item: (-item[1]["cost"], item[0]))
     rows += [[f"  {clean(name)}", *_sums(sums, rounded=rounded)] for name, sums in models]
     widths = [max(len(row[n]) for row in rows) for n in range(len(rows[0]))]
-    return table(
-        [[row[0], *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))] for row in rows]
-    )
+    return [[row[0], *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))] for row in rows]
 
 
 def _sums(sums: dict[str, Any], *, rounded: bool) -> list[str]:
