@@ -28,6 +28,7 @@ CLIENT = REPOSITORY / "clients" / "vscode"
 ARTIFACTS = Path(os.environ.get("DSHD_ARTIFACTS") or REPOSITORY / "artifacts") / "vscode"
 SOON = 15_000  # milliseconds that a test waits for what a person sees at once
 SLOW = 60_000  # and for a new window, on a busy machine
+PRESSES = 8  # how often a button that went away is looked for again
 SIZE = ViewportSize(width=1280, height=800)
 DRIVEN = "--enable-smoke-test-driver"
 BROWSER_FLAGS = ("--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking")
@@ -278,6 +279,14 @@ class Pane:
         """A button at the end of a row."""
         row.hover()
         return row.get_by_role("button", name=title)
+
+    def press(self, row: Locator, title: str) -> None:
+        """Press a button at the end of a row; one that a redraw takes from under the mouse is looked for again."""
+        for _ in range(PRESSES):
+            with suppress(PlaywrightError):
+                self.inline(row, title).click(timeout=1_500)
+                return
+        self.inline(row, title).click()
 
     def menu(self, row: Locator, title: str) -> None:
         """Choose from the context menu of a row."""

@@ -56,7 +56,7 @@ def summaries(world: World, session: str) -> list[object]:
 
 
 def leave(window: Window, text: str = PROMPT) -> None:
-    window.tree.inline(window.tree.row(text), "Navigate Here").click()
+    window.tree.press(window.tree.row(text), "Navigate Here")
 
 
 def test_without_a_summarizer_nothing_is_asked_and_with_one_that_came_later_it_is(world: World) -> None:
@@ -179,7 +179,7 @@ def test_who_refuses_a_move_or_a_branch_is_named_with_the_reason(world: World, r
         client.serve("hook/sessionBeforeTree", veto)
         client.serve("hook/sessionBeforeBranch", veto)
         for title, what in (("Navigate Here", "the move"), ("Branch into a New Session", "the new session")):
-            window.tree.inline(window.tree.row(PROMPT), title).click()
+            window.tree.press(window.tree.row(PROMPT), title)
             toast = window.toasts.filter(has_text=f"“gatekeeper” refused {what}")
             expect(toast).to_have_count(1)
             if reason is not None:
@@ -203,7 +203,7 @@ def test_who_thinks_long_about_a_branch_is_waited_for_and_can_be_left(world: Wor
         client.serve("hook/sessionBeforeTree", never)
         client.serve("hook/sessionBeforeBranch", never)
         for title in ("Branch into a New Session", "Navigate Here"):
-            window.tree.inline(window.tree.row(PROMPT), title).click()
+            window.tree.press(window.tree.row(PROMPT), title)
             expect(window.toasts.first).to_be_visible()
             window.shot("slow-hook")
             window.toasts.first.get_by_role("button", name="Cancel").click()

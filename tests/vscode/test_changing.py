@@ -39,7 +39,7 @@ def test_navigating_to_a_prompt_by_mouse_puts_its_text_into_a_prompt_to_edit(wor
     session, window = tree(world)
     before = world.file(session).read_bytes()
 
-    window.tree.inline(window.tree.row(PROMPT), "Navigate Here").click()
+    window.tree.press(window.tree.row(PROMPT), "Navigate Here")
 
     wait_until(window.page, lambda: leaf(world, session) == "83d7e64c", "the leaf does not move")
     wait_until(window.page, lambda: window.editor_text() == PROMPT, "the prompt does not open")
@@ -216,7 +216,7 @@ def test_a_prompt_is_kept_as_the_draft_and_sent_to_the_agent(world: World) -> No
 
 def test_without_an_agent_the_prompt_is_copied_and_said_so(world: World) -> None:
     session, window = tree(world)
-    window.tree.inline(window.tree.row(PROMPT), "Navigate Here").click()
+    window.tree.press(window.tree.row(PROMPT), "Navigate Here")
     wait_until(window.page, lambda: window.editor_text() == PROMPT, "the prompt does not open")
 
     window.editor.click()

@@ -86,7 +86,7 @@ def test_what_one_window_does_the_other_one_shows(world: World) -> None:
     expect(other.tree.row(PATH[2])).to_contain_text("⚑ seen by both")
 
     one.tree.unfold(ABANDONED[0])
-    one.tree.inline(one.tree.row("I keep the search part."), "Navigate Here").click()
+    one.tree.press(one.tree.row("I keep the search part."), "Navigate Here")
     expect(other.tree.row("I keep the search part.")).to_have_attribute("aria-label", re.compile("leaf"))
     other.shot("two-windows")
     other.command("Agent Sessions: Undo the Last Move")
