@@ -346,17 +346,18 @@ async def summarise(
             details = await part.read(part.files)
             text = await model.summarize(request, lambda size: progress.report(f"{size} characters"))
             return LeftBehind(text, details, from_extension=False)
-        for owner in service.hooks.summarizers:
-            told: dict[str, Any] = {"sessionId": live.id, "entries": await entries_of(part)}
-            told |= {name: value for name, value in wishes.items() if value}
-            seconds = service.settings.summarizer.timeout
-            said = await service.hooks.ask_one(owner, hooks.SUMMARIZE, live.key, told, hooks.Given, seconds)
-            if said is None:
-                raise SummaryFailed(f"{owner.name} did not give a summary", reason="client")
-            if not said.text.strip():
-                raise SummaryFailed(f"{owner.name} answered with nothing", reason="empty")
-            return LeftBehind(said.text, said.details, from_extension=False)
-    raise NoActiveModel("the client that summarised has left")
+        owner = next(iter(service.hooks.summarizers), None)
+        if owner is None:
+            raise NoActiveModel("the client that summarised has left")
+        told: dict[str, Any] = {"sessionId": live.id, "entries": await entries_of(part)}
+        told |= {name: value for name, value in wishes.items() if value}
+        seconds = service.settings.summarizer.timeout
+        said = await service.hooks.ask_one(owner, hooks.SUMMARIZE, live.key, told, hooks.Given, seconds)
+        if said is None:
+            raise SummaryFailed(f"{owner.name} did not give a summary", reason="client")
+        if not said.text.strip():
+            raise SummaryFailed(f"{owner.name} answered with nothing", reason="empty")
+        return LeftBehind(said.text, said.details, from_extension=False)
 
 
 async def entries_of(part: Part) -> list[Entry]:

@@ -4,19 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from enum import StrEnum
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from .arguments import EntryOrNone, Json, Ref, RefOrLast
+from .arguments import (
+    Archived,
+    EntryOrNone,
+    Format,
+    HereOnly,
+    InFolder,
+    InScope,
+    Json,
+    OfFormats,
+    Ref,
+    RefOrLast,
+    Subagents,
+    choices,
+    place_of,
+)
 from .call import (
     Client,
     Refusal,
     dump,
     find_entry,
-    folder,
-    here,
     program,
     put,
     put_json,
@@ -50,26 +61,11 @@ from .reporting import show_context
 ON_SCREEN = 30  # sessions that a terminal shows when no limit is named
 
 
-class Scope(StrEnum):
-    exact = "exact"
-    subtree = "subtree"
-    repo = "repo"
-
-
 class Sort(StrEnum):
     by_activity = "lastActivity"
     by_birth = "created"
     by_title = "title"
     by_size = "size"
-
-
-class Format(StrEnum):
-    native = "native"
-    pi = "pi"
-    omp = "omp"
-    dsh = "dsh"
-    claude = "claude"
-    codex = "codex"
 
 
 class Tail(StrEnum):
@@ -101,25 +97,17 @@ def list_sessions(
     query: Annotated[
         str | None, typer.Option("--query", "-q", metavar="WORDS", help="In title, prompt, folder or id.")
     ] = None,
-    here_: Annotated[bool, typer.Option("--here", help="Only sessions of the current folder.")] = False,
-    cwd: Annotated[Path | None, typer.Option("--cwd", metavar="DIR", help="Only sessions of this folder.")] = None,
-    scope: Annotated[
-        Scope | None,
-        typer.Option(
-            metavar="SCOPE", help="The folder alone (exact), with all below it (subtree), or its repository (repo)."
-        ),
-    ] = None,
-    format_: Annotated[
-        list[str] | None,
-        typer.Option("--format", "-f", metavar="FORMAT", help=f"{', '.join(Format)}; several by commas."),
-    ] = None,
+    here_: HereOnly = False,
+    cwd: InFolder = None,
+    scope: InScope = None,
+    format_: OfFormats = None,
     tail: Annotated[
         list[str] | None,
         typer.Option("--tail", metavar="TAIL", help=f"How it ends: {', '.join(Tail)}; several by commas."),
     ] = None,
     named: Annotated[bool, typer.Option("--named", help="Only sessions that somebody gave a title.")] = False,
-    archived: Annotated[bool, typer.Option("--archived", help="Archived sessions too.")] = False,
-    subagents: Annotated[bool, typer.Option("--subagents", help="Sessions of subagents too.")] = False,
+    archived: Archived = False,
+    subagents: Subagents = False,
     sort: Annotated[Sort, typer.Option(metavar="KEY", help=f"{', '.join(Sort)}.")] = Sort.by_activity,
     reverse: Annotated[bool, typer.Option("--reverse", "-r", help="Smallest or oldest first.")] = False,
     limit: Annotated[
@@ -138,7 +126,7 @@ def list_sessions(
     Examples: `dshd list`, `dshd list --here`, `dshd list -q redirect -f pi`
     """
     params: dict[str, Any] = {"sort": sort.value, "order": "asc" if reverse else "desc"}
-    place = folder(str(cwd)) if cwd and not here_ else here() if here_ or scope else None
+    place = place_of(here_, cwd, scope)
     formats, tails = choices(Format, format_, "--format"), choices(Tail, tail, "--tail")
     options = {"query": query, "formats": formats, "tail": tails, "cwd": place, "scope": scope if place else None}
     filters: dict[str, Any] = {name: value for name, value in options.items() if value}
@@ -162,15 +150,6 @@ def list_sessions(
                 remark(_nothing(filtered=bool(filters)))
 
     run(work)
-
-
-def choices(kinds: type[StrEnum], given: list[str] | None, option: str) -> list[StrEnum]:
-    """The values of an option that may be repeated or hold several, between commas."""
-    words = [word.strip() for text in given or [] for word in text.split(",")]
-    for word in words:
-        if word not in list(kinds):
-            raise typer.BadParameter(f"{clean(word)!r} is not one of {', '.join(kinds)}", param_hint=option)
-    return [kinds(word) for word in words]
 
 
 def list_lines(view: Screen, result: dict[str, Any], *, filtered: bool) -> Iterator[str]:

@@ -7,17 +7,25 @@ import sys
 from collections.abc import Iterator, Sequence
 from datetime import UTC, date, datetime, timedelta
 from enum import StrEnum
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from .arguments import Json
+from .arguments import (
+    Archived,
+    Format,
+    HereOnly,
+    InFolder,
+    InScope,
+    Json,
+    OfFormats,
+    Subagents,
+    choices,
+    place_of,
+)
 from .call import (
     Client,
     argument,
-    folder,
-    here,
     interactive,
     program,
     progress,
@@ -30,7 +38,6 @@ from .call import (
     screen,
 )
 from .complete import refs
-from .reading import Format, Scope, choices
 from .render import Info, Part, Screen, age, bullet, cells, clean, pad, plural, prefixes, session_state
 
 ON_SCREEN = 20  # sessions, or entries of one, that are shown when no limit is named
@@ -84,18 +91,10 @@ def search(
     in_: Annotated[
         str | None, typer.Option("--in", "-i", metavar="REF", help="Every hit of one session.", autocompletion=refs)
     ] = None,
-    here_: Annotated[bool, typer.Option("--here", help="Only sessions of the current folder.")] = False,
-    cwd: Annotated[Path | None, typer.Option("--cwd", metavar="DIR", help="Only sessions of this folder.")] = None,
-    scope: Annotated[
-        Scope | None,
-        typer.Option(
-            metavar="SCOPE", help="The folder alone (exact), with all below it (subtree), or its repository (repo)."
-        ),
-    ] = None,
-    format_: Annotated[
-        list[str] | None,
-        typer.Option("--format", "-f", metavar="FORMAT", help=f"{', '.join(Format)}; several by commas."),
-    ] = None,
+    here_: HereOnly = False,
+    cwd: InFolder = None,
+    scope: InScope = None,
+    format_: OfFormats = None,
     role: Annotated[
         list[str] | None,
         typer.Option("--role", "-r", metavar="ROLE", help=f"Who says it: {', '.join(Role)}; several by commas."),
@@ -109,8 +108,8 @@ def search(
         Branch | None,
         typer.Option("--branch", metavar="BRANCH", help="On the way to the leaf (active), or elsewhere (abandoned)."),
     ] = None,
-    archived: Annotated[bool, typer.Option("--archived", help="Archived sessions too.")] = False,
-    subagents: Annotated[bool, typer.Option("--subagents", help="Sessions of subagents too.")] = False,
+    archived: Archived = False,
+    subagents: Subagents = False,
     limit: Annotated[
         int | None, typer.Option("--limit", "-n", metavar="N", min=0, help="At most so many, 0 for all.")
     ] = ON_SCREEN,
@@ -126,7 +125,7 @@ def search(
     query = argument(" ".join(words or []))
     if not query.replace('"', "").strip() and (json or not interactive()):
         raise typer.BadParameter("what to look for? (without it a terminal is needed, to type it)", param_hint="QUERY")
-    place = folder(str(cwd)) if cwd and not here_ else here() if here_ or scope else None
+    place = place_of(here_, cwd, scope)
     where: dict[str, Any] = {
         "cwd": place, "scope": scope if place else None,
         "formats": choices(Format, format_, "--format"), "roles": choices(Role, role, "--role"),
