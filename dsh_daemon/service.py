@@ -522,7 +522,10 @@ class Service:
             if delta is not None:
                 self.background.collect(delta)
             return result if named is None else {**result, "stored": "log"}
-        return await changing.rename(live, params.title, self.cause(client, "session/rename"))
+        result = await changing.rename(live, params.title, self.cause(client, "session/rename"))
+        with suppress(Fault):  # it is renamed, whatever became of the file since then
+            await self.info(live)  # whoever was answered finds it by its name
+        return result
 
     @whole
     async def session_archive(self, client: Client, params: t.SessionArchiveParams) -> t.Nothing:
