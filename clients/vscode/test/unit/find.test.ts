@@ -2,17 +2,17 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { candidates, retryDelay } from "../../src/find";
 
-const places = { setting: "", searchPath: "/usr/bin:/opt/bin", folders: ["/work/a", "/work/b"], home: "/home/mina" };
+const places = { setting: "", searchPath: "/usr/bin:/opt/bin", folders: ["/code/a", "/code/b"], home: "/home/mina" };
 
 test("the setting alone counts where it is set", () => {
   assert.deepEqual(candidates({ ...places, setting: "/opt/dshd" }), ["/opt/dshd"]);
   assert.deepEqual(candidates({ ...places, setting: "~/bin/dshd" }), ["/home/mina/bin/dshd"]);
-  assert.deepEqual(candidates({ ...places, setting: "tools/dshd" }), ["/work/a/tools/dshd", "/work/b/tools/dshd"]);
+  assert.deepEqual(candidates({ ...places, setting: "tools/dshd" }), ["/code/a/tools/dshd", "/code/b/tools/dshd"]);
 });
 
 test("then the PATH, then the workspace's own environments, then the home", () => {
   assert.deepEqual(candidates(places), [
-    "/usr/bin/dshd", "/opt/bin/dshd", "/work/a/.venv/bin/dshd", "/work/b/.venv/bin/dshd", "/home/mina/.local/bin/dshd",
+    "/usr/bin/dshd", "/opt/bin/dshd", "/code/a/.venv/bin/dshd", "/code/b/.venv/bin/dshd", "/home/mina/.local/bin/dshd",
   ]);
 });
 
