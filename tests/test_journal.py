@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 import warnings
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,8 @@ import pytest
 from dsh_daemon.errors import AlreadyExists, Busy, Fault, ReadOnly, SessionGone, StorageFull, storage_fault
 from dsh_daemon.log import journal
 from dsh_daemon.log.journal import FileJournal, MemoryJournal, Outdated, publish, replace
+
+from .running import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -170,9 +173,11 @@ def test_another_programs_lock_is_waited_for_and_then_busy(
 
 
 HAMMER = """
-import os, sys
-path, name, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
+import select, sys
+path, name, count, pause = sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4])
 for k in range(count):
+    if select.select([sys.stdin], [], [], k % 5 * pause)[0]:  # closed
+        break
     with open(path, "ab", buffering=0) as file:
         file.write(b'{"by":"%s","k":%d,"fill":"%s"}\\n' % (name.encode(), k, b"x" * (k * 37 % 3000)))
 """
@@ -181,7 +186,7 @@ for k in range(count):
 def test_nothing_is_lost_among_writers_that_know_nothing_of_each_other(file: FileJournal, path: Path):
     """Two processes append as pi does, without any lock, while we append."""
     count = 400
-    others = [script(HAMMER, str(path), name, str(count)) for name in ("a", "b")]
+    others = [script(HAMMER, str(path), name, str(count), "0") for name in ("a", "b")]
     ours = 0
     while ours < count or any(other.poll() is None for other in others):
         size = file.size()
@@ -337,23 +342,38 @@ def test_replacing_what_others_changed_changes_nothing(path: Path):
 
 def test_no_line_is_lost_while_the_file_is_replaced(path: Path):
     """Whoever had the old file open writes into the original, which is kept."""
-    other = script(HAMMER, str(path), "a", "600")
+    other = script(HAMMER, str(path), "a", "1000000000", "0.002")
     round_ = 0
-    while other.poll() is None:
-        data = path.read_bytes()
-        try:
-            replace(str(path), data, f"{path}.{round_}.bak", len(data))
-        except Outdated:
-            continue
-        round_ += 1
+    until = time.monotonic() + PATIENCE
+    while round_ < 20 and other.poll() is None and time.monotonic() < until:
+        with suppress(Outdated):
+            replace(str(path), HEADER, f"{path}.{round_}.bak", path.stat().st_size)
+            round_ += 1
     other.communicate()
-    assert round_ > 0
-    lines: set[bytes] = set()
+    assert (round_, other.returncode) == (20, 0)
+    lines: list[bytes] = []
     for each in path.parent.iterdir():
-        lines.update(each.read_bytes().split(b"\n"))
-    assert {line for line in lines if line.startswith(b'{"by"')} == {
-        b'{"by":"a","k":%d,"fill":"%s"}' % (k, b"x" * (k * 37 % 3000)) for k in range(600)
-    }
+        lines += each.read_bytes().split(b"\n")
+    written = {line for line in lines if line.startswith(b'{"by"')}
+    assert written == {b'{"by":"a","k":%d,"fill":"%s"}' % (k, b"x" * (k * 37 % 3000)) for k in range(len(written))}
+
+
+def test_a_line_that_comes_in_two_pieces_while_the_file_is_replaced_is_whole_in_the_new_one(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Of a write that is under way, what is read may be a part."""
+    other = path.open("ab", buffering=0)
+    rename, rest = os.rename, [b"lf\n"]
+
+    def while_it_is_renamed(old: str, new: str) -> None:
+        other.write(b"one\nha")
+        rename(old, new)
+
+    monkeypatch.setattr(os, "rename", while_it_is_renamed)
+    monkeypatch.setattr(time, "sleep", lambda _: rest and other.write(rest.pop()))
+    with other:
+        replace(str(path), b"new\n", f"{path}.bak", len(HEADER))
+    assert path.read_bytes() == b"new\none\nhalf\n"
 
 
 def test_only_the_same_file_is_written_inside(file: FileJournal, path: Path, tmp_path: Path):

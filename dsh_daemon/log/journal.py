@@ -25,6 +25,7 @@ Found = Literal["same", "touched", "grown", "shrunk", "replaced", "gone"]
 
 LOCK_WAIT = 2.0  # seconds that an append waits for another program's advisory lock
 _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.ENOSYS}  # what filesystems without hard links say
+SETTLE = 0.02  # seconds without growth after which a write of another program is over
 QUIET = 2.0  # seconds without growth after which an unterminated last line counts as abandoned
 
 
@@ -415,10 +416,22 @@ def _replace(fd: int, path: str, data: bytes, keep: str, size: int, pieces: Iter
     finally:
         with suppress(FileNotFoundError):
             os.unlink(temp)
-    if late := os.pread(fd, os.fstat(fd).st_size - size, size):
+    if late := _late(fd, size):
         # Another program had the old file open and wrote between our look and the change of names.
         with open(path, "ab") as file:
             file.write(late)
+
+
+def _late(fd: int, offset: int) -> bytes:
+    """What came behind `offset`, as soon as it does not grow: of a write that is under way a read may give a part."""
+    until = time.monotonic() + QUIET
+    data = os.pread(fd, os.fstat(fd).st_size - offset, offset)
+    while data and time.monotonic() < until:
+        time.sleep(SETTLE)
+        before, data = data, os.pread(fd, os.fstat(fd).st_size - offset, offset)
+        if data == before:
+            break
+    return data
 
 
 def _same_bytes(fd: int, path: str, size: int) -> bool:
