@@ -203,10 +203,16 @@ class Window:
         expect(pick).to_be_visible()
         self.keys.press("Enter") if "focused" in (pick.get_attribute("class") or "") else pick.click()
 
+    def asked(self, question: str) -> Locator:
+        """The input that asks this: what is typed before it is there would go to the one that is just closing."""
+        self.palette.get_by_placeholder(question).or_(self.palette.get_by_text(question)).first.wait_for()
+        expect(self.input).to_be_focused()
+        return self.input
+
     def search(self, words: str) -> None:
         """Open the search and type as a person does."""
         self.command("Agent Sessions: Search Sessions")
-        expect(self.input).to_have_attribute("placeholder", re.compile("^Words"))
+        self.asked("Words")
         self.keys.type(words, delay=20)
 
     def copied(self) -> str:
@@ -297,8 +303,19 @@ class Pane:
             with suppress(PlaywrightError):
                 item.click(timeout=1_000)
 
-    def focused(self) -> str:
-        return self.text_of(self.pane.locator(".monaco-list-row.focused").first)
+    @property
+    def focused(self) -> Locator:
+        return self.pane.locator(".monaco-list-row.focused")
+
+    def from_the_top(self, *keys: str, to: str) -> None:
+        """Go to the first row and with keys on to another; VS Code loses keys just after a view took the focus."""
+
+        def there() -> bool:
+            for key in ("Home", *keys):
+                self.page.keyboard.press(key)
+            return self.focused.filter(has_text=to).count() == 1
+
+        wait_until(self.page, there, f"the keys do not lead to {to!r}")
 
     def selected(self) -> list[str]:
         return [self.text_of(row) for row in self.pane.locator(".monaco-list-row.selected").all()]

@@ -102,6 +102,7 @@ def test_the_model_s_progress_is_told_and_its_summary_stands_at_the_new_place(wo
 
         leave(window)
         expect(window.picks).to_have_count(3)
+        window.asked("left behind")
         window.keys.press("ArrowDown")
         window.keys.press("Enter")
 
@@ -125,7 +126,7 @@ def test_instructions_reach_the_summarizer(world: World) -> None:
         asked.let.set()
         leave(window)
         window.picks.filter(has_text="with instructions").click()
-        expect(window.palette).to_contain_text("What the summary should look at")
+        window.asked("What the summary should look at")
         window.keys.type("only the tests")
         window.shot("summary-instructions")
         window.keys.press("Enter")

@@ -96,7 +96,8 @@ def test_branching_from_the_palette_asks_for_a_prompt_of_any_branch(world: World
     window.shot("branch-picker")
     for text in (PATH[0], ABANDONED[0], PROMPT, PATH[4]):
         expect(window.picks.filter(has_text=text)).to_have_count(1)
-    window.input.press_sequentially("conservative")
+    window.asked("The prompt to write anew").press_sequentially("conservative")
+    expect(window.picks).to_have_count(1)
     window.keys.press("Enter")
 
     wait_until(window.page, lambda: window.editor_text() == PATH[4], "the prompt does not open")
@@ -133,7 +134,7 @@ def test_a_label_is_set_by_menu_and_changed_and_cleared_with_the_keyboard(world:
     row = window.tree.row(PATH[2])
 
     window.tree.menu(row, "Label")
-    expect(window.input).to_be_focused()
+    window.asked("The label of this entry")
     window.keys.type("found it")
     window.shot("label-input")
     window.keys.press("Enter")
@@ -150,6 +151,7 @@ def test_a_label_is_set_by_menu_and_changed_and_cleared_with_the_keyboard(world:
 
     row.click()
     window.keys.press("F2")
+    expect(window.input).to_have_value("the cause")
     window.input.fill("")
     window.keys.press("Enter")
     expect(row).not_to_contain_text("⚑")
@@ -161,6 +163,7 @@ def test_escape_changes_nothing(world: World) -> None:
     before = world.file(session).read_bytes()
 
     window.tree.menu(window.tree.row(PATH[2]), "Label")
+    window.asked("The label of this entry")
     window.keys.type("never")
     window.keys.press("Escape")
     expect(window.palette).to_be_hidden()

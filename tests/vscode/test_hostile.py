@@ -80,7 +80,7 @@ def test_what_one_window_does_the_other_one_shows(world: World) -> None:
     other.tree.row(ABANDONED[0]).wait_for()
 
     one.tree.menu(one.tree.row(PATH[2]), "Label")
-    expect(one.input).to_be_focused()
+    one.asked("The label of this entry")
     one.keys.type("seen by both")
     one.keys.press("Enter")
     expect(other.tree.row(PATH[2])).to_contain_text("⚑ seen by both")
@@ -154,7 +154,8 @@ def test_two_thousand_sessions_are_listed_and_the_last_one_is_found_while_the_in
     expect(window.sessions.row("… 1,600 more")).to_be_visible()
 
     window.command("Agent Sessions: Open Session")
-    window.input.fill("Task 3 of many")
+    window.asked("The session to open").fill("Task 3 of many")
+    expect(window.picks.first).to_contain_text("Task 3 of many")
     window.keys.press("Enter")
     expect(window.tree.header).to_contain_text("Task 3 of many")
     expect(window.sessions.row("Task 3 of many")).to_have_class(re.compile("selected"))
@@ -194,29 +195,23 @@ def test_everything_in_the_views_can_be_done_with_the_keyboard(world: World) -> 
     window.tree.row(ABANDONED[0]).wait_for()
     window.command("Agent Sessions: Focus on Sessions View")
     expect(window.sessions.pane.locator(".monaco-list:focus")).to_have_count(1)
-
-    def second_row_has_the_focus() -> bool:  # the list may be drawn again between two keys
-        window.keys.press("Home")
-        window.keys.press("ArrowDown")
-        return window.sessions.pane.locator(".monaco-list-row.focused", has_text="Fix the login redirect").count() == 1
-
-    wait_until(window.page, second_row_has_the_focus, "the keys do not reach the session")
+    window.sessions.from_the_top("ArrowDown", to="Fix the login redirect")
     window.keys.press("Enter")
     window.tree.row(ABANDONED[0]).wait_for()
     window.command("Agent Sessions: Focus on Tree View")
     expect(window.tree.pane.locator(".monaco-list:focus")).to_have_count(1)
-    window.keys.press("Home")
-    for text in PATH[:3]:
-        expect(window.tree.pane.locator(".monaco-list-row.focused")).to_contain_text(text)
-        window.keys.press("ArrowDown")
+    window.tree.from_the_top("ArrowDown", to=PATH[1])
+    window.keys.press("ArrowDown")
+    expect(window.tree.focused).to_contain_text(PATH[2])
+    window.keys.press("ArrowDown")
     window.keys.press("ArrowRight")
     window.tree.row(ABANDONED[-1]).wait_for()
     window.keys.press("ArrowDown")
-    expect(window.tree.pane.locator(".monaco-list-row.focused")).to_contain_text("I keep the search part.")
+    expect(window.tree.focused).to_contain_text("I keep the search part.")
     window.shot("keyboard")
 
     window.keys.press("F2")
-    expect(window.input).to_be_focused()
+    window.asked("The label of this entry")
     window.keys.type("by keys")
     window.keys.press("Enter")
     expect(window.tree.row("I keep the search part.")).to_contain_text("⚑ by keys")

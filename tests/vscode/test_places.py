@@ -96,7 +96,7 @@ def test_a_link_opens_its_entry(world: World) -> None:
 
     other = world.opened()
     other.command("Developer: Open URL")
-    other.input.fill(link)
+    other.asked("URL to open").fill(link)
     other.keys.press("Enter")
     other.dialog.get_by_role("button", name="Open").click()
 

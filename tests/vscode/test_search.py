@@ -45,7 +45,7 @@ def test_a_click_on_a_result_opens_an_entry_of_a_branch_that_is_folded(world: Wo
     window = world.opened()
 
     window.sessions.button("Search Sessions").click()
-    window.input.fill("split into parse")
+    window.asked("Words").fill("split into parse")
     window.picks.filter(has_text="The handler is split").first.click()
 
     row = window.tree.row("The handler is split into parse and redirect.")
@@ -74,8 +74,8 @@ def test_what_touched_the_open_file_is_found(world: World) -> None:
     window = world.opened()
 
     window.keys.press("Control+p")
-    window.input.fill("login.ts")
-    window.picks.first.click()
+    window.asked("Search files by name").fill("login.ts")
+    window.picks.filter(has_text="login.ts").first.click()
     window.editor.wait_for()
     window.command("Agent Sessions: Find What Touched This File")
 

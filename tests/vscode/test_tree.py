@@ -76,7 +76,7 @@ def test_a_branch_is_opened_with_the_keyboard(world: World) -> None:
 
     window.tree.row(PATH[2]).click()
     window.keys.press("ArrowDown")
-    assert window.tree.focused() == ABANDONED[0]
+    expect(window.tree.focused).to_contain_text(ABANDONED[0])
     window.keys.press("ArrowRight")
 
     expect(window.tree.row(ABANDONED[-1])).to_be_visible()
@@ -107,7 +107,7 @@ def test_words_leave_only_the_rows_that_have_them(world: World) -> None:
     window.tree.row(PATH[-1]).wait_for()
 
     window.command("Agent Sessions: Find in Tree")
-    window.input.fill("handler")
+    window.asked("Show the rows that have all these words").fill("handler")
     window.keys.press("Enter")
 
     expect(window.tree.row(PATH[1])).to_have_count(0)
