@@ -117,6 +117,12 @@ class Background:
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self.walked.wait(), 0.1)
 
+    async def up_to_date(self, client: Client | None = None, token: str | int | None = None) -> None:
+        """Let the list hold every session that was there when we were asked, as after `wait_for_walk`."""
+        await self.wait_for_walk(client, token)
+        if self.walked.is_set():
+            self.collect(await self.service.off_loop(self.service.store.refresh_folders))
+
     async def refresh(self, paths: Iterable[str]) -> None:
         self.collect(await self.service.off_loop(self.service.store.refresh_paths, list(paths)))
 

@@ -33,7 +33,7 @@ _FIELD = re.compile(rb'"(id|cwd|timestamp)"\s*:\s*"((?:[^"\\]|\\.)*)"')
 
 async def examine(service: Service, client: Client, params: t.DaemonDoctorParams) -> t.DoctorResult:
     """daemon/doctor, in a thread a file, with progress."""
-    await service.background.wait_for_walk()
+    await service.background.up_to_date()
     store = service.store
     problems: list[t.Problem] = [*await asyncio.to_thread(_surroundings, service)]
     fixed: list[t.Fixed] = []

@@ -70,7 +70,7 @@ class Search:
     async def wait(self, client: Client, token: str | int | None) -> None:
         """Where the client wants to know how far the index is, let it be built first."""
         service = self.service
-        await service.background.wait_for_walk(client, token)
+        await service.background.up_to_date(client, token)
         until = time.monotonic() + PATIENCE
         with Progress(client, token, "Indexing") as progress:
             while token is not None and service.indexing.building and time.monotonic() < until:

@@ -282,17 +282,17 @@ class Service:
 
     async def path_of(self, session_id: str) -> str:
         """Key of a session: its path, where it is in a file. Raises SessionNotFound, SessionGone, AmbiguousSession."""
+        with suppress(SessionNotFound):
+            return self.store.get(session_id).path
+        await self.background.up_to_date()
         try:
             return self.store.get(session_id).path
         except SessionNotFound:
-            if self.background.walked.is_set():
-                if (path := self.was_at.get(session_id) or self.store.handed_out(session_id)) is not None:
-                    text = f"the file of this session is gone: {path}"
-                    place = None if path.startswith(IN_MEMORY) else path
-                    raise SessionGone(text, sessionId=session_id, path=place) from None
-                raise
-        await self.background.wait_for_walk()
-        return self.store.get(session_id).path
+            if (path := self.was_at.get(session_id) or self.store.handed_out(session_id)) is not None:
+                text = f"the file of this session is gone: {path}"
+                place = None if path.startswith(IN_MEMORY) else path
+                raise SessionGone(text, sessionId=session_id, path=place) from None
+            raise
 
     async def opened_path(self, session_id: str | None, path: str) -> LiveSession:
         live = self.live.get(path)
@@ -435,11 +435,11 @@ class Service:
     # Catalog
 
     async def session_list(self, client: Client, params: t.SessionListParams) -> t.ListResult:
-        await self.background.wait_for_walk(client, params.work_done_token)
+        await self.background.up_to_date(client, params.work_done_token)
         return await self.off_loop(self.store.list, filters_of(params), params.limit, params.cursor)
 
     async def catalog_subscribe(self, client: Client, params: t.CatalogSubscribeParams) -> t.ListResult:
-        await self.background.wait_for_walk(client, params.work_done_token)
+        await self.background.up_to_date(client, params.work_done_token)
         filters = filters_of(params)
         page = self.store.list(filters)
         self.background.subscribe(client, filters, [info["sessionId"] for info in page["items"]])
@@ -451,7 +451,7 @@ class Service:
         return {}
 
     async def session_resolve(self, client: Client, params: t.SessionResolveParams) -> t.ResolveResult:
-        await self.background.wait_for_walk(client, params.work_done_token)
+        await self.background.up_to_date(client, params.work_done_token)
         item = await self.off_loop(self.store.resolve, params.ref, params.cwd)
         info = self.store.info(item)
         return {"sessionId": info["sessionId"], "path": info["path"]}
@@ -503,7 +503,7 @@ class Service:
 
     async def known(self, session_id: str) -> SessionInfo | None:
         """A session that has this id already."""
-        await self.background.wait_for_walk()
+        await self.background.up_to_date()
         if not self.store.knows(session_id):
             return None
         return self.store.info(self.store.get(session_id))
@@ -581,7 +581,7 @@ class Service:
         return target
 
     async def session_family(self, client: Client, params: t.SessionFamilyParams) -> t.FamilyResult:
-        await self.background.wait_for_walk(client, params.work_done_token)
+        await self.background.up_to_date(client, params.work_done_token)
         await self.path_of(params.session_id)
         return await self.off_loop(lambda: self.store.family(self.store.get(params.session_id)))
 
@@ -638,7 +638,7 @@ class Service:
         text = self.settings.limits.max_message_bytes // BYTES_OF_TEXT
         if not params.family:
             return await reading.tree_window(live, params, text=text)
-        await self.background.wait_for_walk()
+        await self.background.up_to_date()
         family = self.store.family(self.store.get(params.session_id))
         relatives: list[Session] = []
         with ExitStack() as opened:

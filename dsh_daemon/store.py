@@ -59,6 +59,8 @@ class Store:
         self._lock = threading.RLock()
         self._refreshing = threading.Lock()
         self._looking = threading.Lock()
+        self._around = threading.Lock()
+        self._folders: dict[str, int] = {}  # under the roots, as they were when they were last looked through
         self._table = Table()
         self._skipped: dict[str, str] = {}
         self._rejected: dict[str, Stamp] = {}  # state in which a file was found to be no session
@@ -108,7 +110,7 @@ class Store:
                     if not os.path.lexists(path):
                         put.pop(path, None)  # it went while we looked
                 late = {path for path, item in items.items() if item.seen > start}  # looked at again in the meantime
-                self.leftovers = found.leftovers
+                self.leftovers, self._folders = found.leftovers, found.folders
                 self._skipped = found.skipped | {p: r for p, r in self._skipped.items() if p in files}
                 gone = [
                     path for path in (*items, *self._rejected)
@@ -118,6 +120,14 @@ class Store:
                 self.complete = True
             self._cache(fresh, [path for path in {*cached, *gone} if path not in files])
             return delta
+
+    def refresh_folders(self) -> Delta:
+        """Look again where names came or went, which no watcher may have told yet. For after the first `refresh`."""
+        with self._around:  # who asks meanwhile is to have what is being found, too
+            with self._lock:
+                folders = self._folders
+            changed = self.walker.changed(folders)
+            return self.refresh_paths(changed) if changed else Delta([], [])
 
     def refresh_paths(self, paths: Iterable[str]) -> Delta:
         """Look again at what a watcher named: files, folders that came, files or folders that went."""
@@ -398,17 +408,21 @@ class Store:
                 self._skipped |= skipped
             gone += [p for p in (name, *self._below(name)) if p not in skipped and not os.path.lexists(p)]
             return {}
+        inside = path.rstrip("/") + "/"
         if os.path.isdir(path) and not os.path.islink(path):
             found = self.walker.below(path)
             with self._lock:
                 self._skipped |= found.skipped
-                elsewhere = [left for left in self.leftovers if not left.path.startswith(path.rstrip("/") + "/")]
-                self.leftovers = elsewhere + found.leftovers
+                self.leftovers = [it for it in self.leftovers if not it.path.startswith(inside)] + found.leftovers
+                self._folders = {it: at for it, at in self._folders.items() if not it.startswith(inside)}
+                self._folders |= found.folders
             # What the walk did not give may be outside the roots, or have come after it; what is there is not gone.
             gone += [p for p in self._below(path) if p in found.skipped or not os.path.lexists(p)]
             return found.files
         if not path.endswith(SUFFIXES) or not os.path.lexists(path):
             gone += [path, *self._below(path)]
+            with self._lock:
+                self._folders = {it: at for it, at in self._folders.items() if not f"{it}/".startswith(inside)}
             return {}
         if os.path.islink(path) and self.walker.root_of(path) is not None:
             found = self.walker.below(os.path.dirname(path))

@@ -91,7 +91,7 @@ async def _of_one(session: Session, request: Request, session_id: str) -> t.Touc
 async def everywhere(service: Service, params: t.SessionTouchedParams) -> t.TouchedResult:
     """What all listed sessions did to a file, subagents' and archived ones too: the file is asked about, not a list."""
     request = request_of(service, params)
-    await service.background.wait_for_walk()
+    await service.background.up_to_date()
     sources = await service.off_loop(lambda: list(_sources(service, request.wanted, params.cwd)))
     return await reading.set_aside(LONG, look, sources, request)
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -13,6 +14,7 @@ from .roots import Root
 
 SUFFIXES = (".jsonl", ".jsonl.zstd")
 NOT_TEXT = "its name is not UTF-8"
+_TICK = 50_000_000  # nanoseconds within which two changes of a folder may carry the same time
 
 
 class Leftover(NamedTuple):
@@ -29,6 +31,7 @@ class Found:
     files: dict[str, tuple[Root, os.stat_result]] = field(default_factory=dict[str, tuple[Root, os.stat_result]])
     skipped: dict[str, str] = field(default_factory=dict[str, str])  # path -> reason
     leftovers: list[Leftover] = field(default_factory=list[Leftover])
+    folders: dict[str, int] = field(default_factory=dict[str, int])  # when names last came or went, ns; 0: not certain
 
 
 class Walker:
@@ -54,6 +57,11 @@ class Walker:
             self._walk(folder, root, found, set())
         return found
 
+    def changed(self, folders: Mapping[str, int]) -> list[str]:
+        """Those of `folders` (as in `Found`), and the roots that are not among them, that are not as they were."""
+        asked = {root.path: -1 for root in self.roots} | dict(folders)
+        return [folder for folder, then in asked.items() if _changed_at(folder) != then]
+
     def root_of(self, path: str) -> Root | None:
         """Return the innermost root that holds `path` as spelled."""
         holding = [root for root in self.roots if path == root.path or path.startswith(root.path.rstrip("/") + "/")]
@@ -70,6 +78,8 @@ class Walker:
             folder = stack.pop()
             try:
                 status = os.stat(folder)
+                recent = time.time_ns() - status.st_mtime_ns < _TICK
+                found.folders[folder] = 0 if recent else status.st_mtime_ns
                 if (status.st_dev, status.st_ino) in seen:
                     continue
                 seen.add((status.st_dev, status.st_ino))
@@ -131,6 +141,13 @@ class Walker:
             found.skipped[path] = f"a link to {readable(target)}"
         elif not folder and stat.S_ISREG(status.st_mode) and path == entry.path:
             found.files[path] = root, status
+
+
+def _changed_at(folder: str) -> int:
+    try:
+        return os.stat(folder).st_mtime_ns
+    except (OSError, ValueError):
+        return -1
 
 
 def _once(found: Found) -> None:

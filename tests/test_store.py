@@ -10,11 +10,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import apsw
 import pytest
+from hypothesis import given, settings, strategies as st
 
 from dsh_daemon.catalog import Catalog, Counts
 from dsh_daemon.cwd import Places
@@ -559,6 +562,68 @@ def test_a_chain_of_thousands_is_no_problem(root: Path, opened: Open) -> None:
 
 
 # -- what changes -----------------------------------------------------------------------------------------------------
+
+
+names = st.sampled_from(["a.jsonl", "b.jsonl", "notes.txt"])
+places = st.sampled_from([".", "p", "p/q", "r", "s/t"])
+steps = st.one_of(
+    st.tuples(st.just("write"), places, names),
+    st.tuples(st.just("remove"), places, st.one_of(names, st.just(""))),
+    st.tuples(st.just("move"), places, places),
+    st.tuples(st.just("ask"), st.just(""), st.just("")),
+)
+
+
+@given(st.lists(steps, min_size=1, max_size=12))
+@settings(deadline=None)
+def test_whatever_comes_and_goes_is_listed_at_once_without_a_watcher(taken: list[tuple[str, str, str]]) -> None:
+    with TemporaryDirectory() as at:
+        root = Path(at) / "root"
+        root.mkdir()
+        state, catalog = State(f"{at}/state.db"), Catalog(f"{at}/cache.db")
+        known, anew = (Store([Root(str(root), None, "test")], catalog, state) for _ in range(2))
+        known.refresh()
+        for number, (what, place, other) in enumerate(taken):
+            if what == "write" and other == "notes.txt":
+                (root / place).mkdir(parents=True, exist_ok=True)
+                (root / place / other).touch()
+            elif what == "write":
+                write_log(root / place / other, [user("a", None, "hello")], header(f"s{number}"))
+            elif what == "remove" and other:
+                (root / place / other).unlink(missing_ok=True)
+            elif what == "remove":
+                shutil.rmtree(root / place, ignore_errors=True)
+            elif what == "move" and (root / place).is_dir() and not (root / other).exists() and place != ".":
+                (root / other).parent.mkdir(parents=True, exist_ok=True)
+                with suppress(OSError):  # into itself
+                    (root / place).rename(root / other)
+            root.mkdir(exist_ok=True)
+            if what == "ask":
+                known.refresh_folders()
+        known.refresh_folders()
+        anew.refresh()
+        assert known.items().keys() == anew.items().keys()
+        for store in (catalog, state):
+            store.close()
+
+
+def test_only_folders_in_which_names_came_or_went_are_looked_through_again(
+    root: Path, opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changed = session(root / "changed", "one")
+    session(root / "quiet", "two")
+    store = opened()
+    asked: list[str] = []
+    below = store.walker.below
+    monkeypatch.setattr(store.walker, "below", lambda folder: asked.append(folder) or below(folder))
+    time.sleep(0.06)  # a folder that changed just before it was looked through may change again in the same tick
+    store.refresh_folders()
+    asked.clear()
+    store.refresh_folders()
+    assert asked == []
+    session(root / "changed", "three")
+    assert [item.id for item in store.refresh_folders().upserts] == ["three"]
+    assert asked == [str(changed.parent)]
 
 
 def test_a_watcher_brings_news_of_files_and_folders(tmp_path: Path, root: Path, opened: Open) -> None:

@@ -16,7 +16,8 @@ import pytest
 
 from dsh_daemon.watch import Watcher
 
-from .support import header, line, user, write_log
+from .running import Daemon
+from .support import assistant, header, line, user, write_log
 
 
 class Ear:
@@ -188,3 +189,39 @@ def test_being_idle_costs_nothing(tmp_path: Path) -> None:
         assert not ear.heard
 
     run(Watcher([str(tmp_path)]), story)
+
+
+READ = {"id": "c", "name": "read", "arguments": {"path": "src/a.ts"}}
+
+
+@pytest.mark.parametrize("mode", ["auto", "polling"])
+def test_what_another_program_just_made_is_listed_named_opened_and_searched_for_at_once(
+    tmp_path: Path, mode: str
+) -> None:
+    """No watcher can have told of it yet."""
+    roots, home = tmp_path / "roots", tmp_path / "home"
+    home.mkdir()
+    (home / "config.toml").write_text(f"watch = '{mode}'\n")
+
+    def made(name: str) -> str:
+        where = roots / f"--{name}--" / f"2026-01-01T00-00-00-000Z_{name}.jsonl"
+        write_log(where, [user("a", None, "hello"), assistant("b", "a", "", calls=[READ])], header(name))
+        return name
+
+    async def ask(daemon: Daemon) -> None:
+        async with await daemon.client() as client:
+            before = await client.request("session/list")
+            assert before["items"] == []
+            name = made("listed")
+            assert [item["sessionId"] for item in (await client.request("session/list"))["items"]] == [name]
+            name = made("named")
+            assert (await client.request("session/resolve", ref="name"))["sessionId"] == name
+            name = made("opened")
+            assert (await client.request("session/open", sessionId=name))["entryCount"] == 2
+            made("touched")
+            assert len((await client.request("session/touched", path="a.ts"))["items"]) == 4
+            made("searched")
+            assert (await client.request("search/sessions", query="hello"))["coverage"]["total"] == 5
+
+    with Daemon(home, f"pi={roots}") as daemon:
+        asyncio.run(ask(daemon))

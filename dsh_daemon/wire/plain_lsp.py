@@ -193,7 +193,7 @@ class PlainLsp:
         path = path_of(uri)
         if path is None:
             raise InvalidReference(f"{uri}: not the log of a session", ref=uri, reason="notASession: no local file")
-        await self.service.background.wait_for_walk()
+        await self.service.background.up_to_date()
         info = self.service.store.info(await self.service.off_loop(self.service.store.open_path, path))
         session_id = info["sessionId"]
         if target.position is None or params.row.place is None:
@@ -211,7 +211,7 @@ class PlainLsp:
         path = path_of(uri)
         if path is None:
             return None
-        await self.service.background.wait_for_walk()
+        await self.service.background.up_to_date()
         store = self.service.store
         item: Item | None = store.at(path)
         if item is None and (real := await self.service.off_loop(_unlisted, path)) is not None:
