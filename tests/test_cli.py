@@ -487,7 +487,7 @@ def test_root_is_no_entry(shell: Shell, args: list[str]) -> None:
 def test_a_title_of_two_sessions_is_refused_with_what_tells_them_apart(shell: Shell) -> None:
     path = shell.session("ambiguous-one", [user("aaaa0001", None, "An ambiguous beginning", 1)])
     made = shell.run("branch", path).stdout.splitlines()
-    ref = re.fullmatch("  continue with `.+ tree ([^ ]+)`", made[-1])
+    ref = re.fullmatch("  continue with `.+ resume ([^ ]+)`", made[-1])
     assert ref
     assert shell.json("show", ref[1])["parentSessionId"] == "ambiguous-one"
     refused = shell.run("tree", "ambiguous beginning", code=1).stderr.splitlines()

@@ -113,7 +113,7 @@ def test_the_demo_shows_every_move_and_cleans_up(stranger: Stranger) -> None:
     assert "⚑ before-refactor  on f25a90b7" in out
     assert re.search(r"A second tool heard of it \d+ ms after", out)
     assert "Refactor the parsing only" in out
-    assert re.search(r"continue with `.+ tree [0-9a-f]{8,}`", out)
+    assert re.search(r"continue with `.+ resume [0-9a-f]{8,}`", out)
     assert "4 sessions, the leaf below f25a90b7, ⚑ before-refactor" in out
     assert "bash npx vue-codemod src" in out
     assert re.search(r"\$ kill -9 \d+ \d+\n", out)

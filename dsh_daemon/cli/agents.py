@@ -421,4 +421,10 @@ def fork_lines(view: Screen, result: dict[str, Any], ref: str) -> Iterator[str]:
     until = f" up to {short_id(boundary)}" if boundary else ""
     words = ("event", "events") if result["session"]["format"] == "dsh" else ("entry", "entries")
     yield from view.note(f"begins with {plural(result['seedLength'], *words)} of the source{until}")
-    yield from view.note(f"continue with `{program()} tree {clean(ref)}`")
+    yield from go_on_lines(view, result, ref)
+
+
+def go_on_lines(view: Screen, result: dict[str, Any], ref: str) -> Iterator[str]:
+    """How work goes on in a session that was made: in the agent's program, where it has one."""
+    command = "tree" if result["session"]["format"] == "native" else "resume"
+    yield from view.note(f"continue with `{program()} {command} {clean(ref)}`")

@@ -9,7 +9,7 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from .agents import copy_params, make_copy
+from .agents import copy_params, go_on_lines, make_copy
 from .arguments import EntryOrNone, Expect, Json, Place, PlaceOrNone, Ref, RefOrLast
 from .call import (
     Client,
@@ -272,4 +272,4 @@ def branch_lines(view: Screen, result: dict[str, Any], ref: str) -> Iterator[str
     """The new session, the prompt that came back, and how to go on."""
     yield from new_lines(view, result["session"])
     yield from prompt_lines(view, result)
-    yield from view.note(f"continue with `{program()} tree {clean(ref)}`")
+    yield from go_on_lines(view, result, ref)
