@@ -698,6 +698,7 @@ def test_on_a_terminal_resume_asks_first(shell: Shell, tmp_path: Path, answer: s
 @pytest.mark.parametrize("command", ["resume", "fork", "agent"])
 def test_what_is_not_there_is_refused_and_nothing_is_made(shell: Shell, tmp_path: Path, command: str) -> None:
     """A041, A042, A052: every command finds its session in one way, and none becomes a new one."""
+    shell.story(f"there-{command}")
     before = sorted(shell.folder.rglob("*.jsonl"))
     for ref in ("no such session", str(tmp_path / "no.jsonl")):
         assert shell.run(command, ref, code=1).stderr.startswith("dshd: sessionNotFound: ")
@@ -707,8 +708,9 @@ def test_what_is_not_there_is_refused_and_nothing_is_made(shell: Shell, tmp_path
     finally:
         shell.cwd = kept
     assert sorted(shell.folder.rglob("*.jsonl")) == before
-    listed = shell.json("list", "--cwd", str(shell.cwd), "--limit", "1")["items"][0]["sessionId"]
-    assert shell.json("show", "last")["sessionId"] == listed
+    listed = shell.json("list", "--cwd", str(shell.cwd))["items"]
+    latest = next(item["sessionId"] for item in listed if item["tail"] != "empty")
+    assert shell.json("show", "last")["sessionId"] == latest
 
 
 def test_a_native_session_has_no_program_to_run(shell: Shell) -> None:
