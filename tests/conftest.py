@@ -5,6 +5,7 @@ Under `-n` the tests that need VS Code go to one worker, since there is one VS C
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Generator
 from typing import Any
 
@@ -12,6 +13,9 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 from tests.support import STRICT
+
+# A shell starts what goes on in the background deaf to Ctrl-C, and so would be every program that is tested.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -318,6 +318,7 @@ def test_a_search_that_finds_nothing_says_so_and_escape_closes_it(editor: Editor
 
 
 def test_dsh_status_shows_the_daemons_account(desk: Desk, editor: Editor) -> None:
+    desk.ask("session/list")  # every session was found
     editor.command("DshStatus")
     text = editor.wait_screen("Connections").text
     assert f"process {desk.daemon.process.pid}" in text

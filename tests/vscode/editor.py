@@ -195,12 +195,20 @@ class Window:
         return self
 
     def command(self, title: str) -> None:
-        """Run a command of the palette."""
-        self.keys.press("F1")
-        expect(self.input).to_be_visible()
-        self.input.fill(f">{title}")
+        """Run a command of the palette, which may come to be enabled."""
         pick = self.picks.filter(has_text=title).first
-        expect(pick).to_be_visible()
+
+        def offers() -> bool:
+            self.keys.press("F1")
+            expect(self.input).to_be_visible()
+            self.input.fill(f">{title}")
+            with suppress(PlaywrightError):
+                pick.wait_for(timeout=3_000)
+                return True
+            self.keys.press("Escape")
+            return False
+
+        wait_until(self.page, offers, f"there is no command {title!r}")
         self.keys.press("Enter") if "focused" in (pick.get_attribute("class") or "") else pick.click()
 
     def asked(self, question: str) -> Locator:
