@@ -127,10 +127,14 @@ class Store:
             with self._lock:
                 folders = self._folders
             changed = self.walker.changed(folders)
-            return self.refresh_paths(changed) if changed else Delta([], [])
+            return self._look_again(changed, folders) if changed else Delta([], [])
 
     def refresh_paths(self, paths: Iterable[str]) -> Delta:
         """Look again at what a watcher named: files, folders that came, files or folders that went."""
+        return self._look_again(paths, {})
+
+    def _look_again(self, paths: Iterable[str], apart: Container[str]) -> Delta:
+        """Look at `paths`, but not into the folders in them that are to be told `apart`."""
         put: dict[str, Seen] = {}
         gone: list[str] = []
         with self._looking:
@@ -139,7 +143,7 @@ class Store:
             paths = [*paths, *self._remembered(self.items())] if anew else paths
             names: dict[tuple[int, int], str] | None = None
             for path in paths:
-                for file, (root, status) in self._named(path, gone).items():
+                for file, (root, status) in self._named(path, gone, apart).items():
                     stamp = Stamp.of(status)
                     with self._lock:
                         item = self._table.items.get(file)
@@ -160,9 +164,22 @@ class Store:
                         now = flags.get(path, _NO_FLAGS)
                         if path not in put and path not in gone and item.flags != now:
                             put[path] = Seen(item.root, item.stamp, item.record, now, item.subagent)
+                put |= self._nested_by({*put.keys() - self._table.items.keys(), *gone}, put)
                 delta = self._apply(put, gone)
         self._cache(fresh, gone)
         return delta
+
+    def _nested_by(self, changed: set[str], put: Container[str]) -> dict[str, Seen]:
+        """What stands in the artifacts folder of a file that came or went, where that makes a difference."""
+        found: dict[str, Seen] = {}
+        if not changed:
+            return found
+        for path, item in self._table.items.items():
+            if path not in put and path not in changed and os.path.dirname(path) + ".jsonl" in changed:
+                nested = _is_nested(path)
+                if nested != item.subagent and not item.peek.subagent:
+                    found[path] = Seen(item.root, item.stamp, item.record, item.flags, nested)
+        return found
 
     def reflag(self, path: str) -> Delta:
         """Take in what changed in our own state of a file (archive, pin, title)."""
@@ -398,7 +415,7 @@ class Store:
             self._skipped[file] = f"the same file as {other}"
         return True
 
-    def _named(self, path: str, gone: list[str]) -> dict[str, tuple[Root, os.stat_result]]:
+    def _named(self, path: str, gone: list[str], apart: Container[str]) -> dict[str, tuple[Root, os.stat_result]]:
         """Files that a watcher's `path` stands for; what went with it is added to `gone`."""
         name = readable(path)
         if name != path or ("\ufffd" in path and not os.path.lexists(path)):  # so the system's watcher spells it
@@ -409,15 +426,21 @@ class Store:
             gone += [p for p in (name, *self._below(name)) if p not in skipped and not os.path.lexists(p)]
             return {}
         inside = path.rstrip("/") + "/"
-        if os.path.isdir(path) and not os.path.islink(path):
-            found = self.walker.below(path)
+        if os.path.isdir(path) and (self.walker.is_root(path) or not os.path.islink(path)):
+            found = self.walker.below(path, apart)
+
+            def looked_at(place: str) -> bool:
+                folder = os.path.dirname(place)
+                return place.startswith(inside) and (folder == path or folder not in apart)
+
             with self._lock:
                 self._skipped |= found.skipped
-                self.leftovers = [it for it in self.leftovers if not it.path.startswith(inside)] + found.leftovers
-                self._folders = {it: at for it, at in self._folders.items() if not it.startswith(inside)}
+                self.leftovers = [it for it in self.leftovers if not looked_at(it.path)] + found.leftovers
+                self._folders = {it: at for it, at in self._folders.items() if it in apart or not it.startswith(inside)}
                 self._folders |= found.folders
             # What the walk did not give may be outside the roots, or have come after it; what is there is not gone.
-            gone += [p for p in self._below(path) if p in found.skipped or not os.path.lexists(p)]
+            mine = filter(looked_at, self._below(path))
+            gone += [p for p in mine if p in found.skipped or not os.path.lexists(p)]
             return found.files
         if not path.endswith(SUFFIXES) or not os.path.lexists(path):
             gone += [path, *self._below(path)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -49,12 +49,12 @@ class Walker:
         _once(found)
         return found
 
-    def below(self, folder: str) -> Found:
-        """Only what is in `folder`, which is inside a root; nothing elsewhere."""
+    def below(self, folder: str, apart: Container[str] = ()) -> Found:
+        """Only what is in `folder`, which is inside a root, but for the folders in it that are looked at `apart`."""
         found = Found()
         root = self.root_of(folder)
         if root is not None:
-            self._walk(folder, root, found, set())
+            self._walk(folder, root, found, set(), apart)
         return found
 
     def changed(self, folders: Mapping[str, int]) -> list[str]:
@@ -67,18 +67,23 @@ class Walker:
         holding = [root for root in self.roots if path == root.path or path.startswith(root.path.rstrip("/") + "/")]
         return max(holding, key=lambda root: len(root.path), default=None)
 
+    def is_root(self, path: str) -> bool:
+        return any(path == root.path for root in self.roots)
+
     def inside(self, path: str) -> bool:
         """Whether `path`, all links followed, is under a root."""
         real = os.path.realpath(path)
         return any(real == root or real.startswith(root.rstrip("/") + "/") for root in self._real)
 
-    def _walk(self, top: str, root: Root, found: Found, seen: set[tuple[int, int]]) -> None:
+    def _walk(self, top: str, root: Root, found: Found, seen: set[tuple[int, int]], apart: Container[str] = ()) -> None:
         stack = [top]
         while stack:
             folder = stack.pop()
+            if folder in apart and folder != top:
+                continue
             try:
                 status = os.stat(folder)
-                recent = time.time_ns() - status.st_mtime_ns < _TICK
+                recent = abs(time.time_ns() - status.st_mtime_ns) < _TICK
                 found.folders[folder] = 0 if recent else status.st_mtime_ns
                 if (status.st_dev, status.st_ino) in seen:
                     continue
@@ -89,6 +94,7 @@ class Walker:
             except FileNotFoundError:
                 continue
             except OSError as exc:
+                found.folders[folder] = 0  # what hinders us may end without a trace in the folder
                 found.skipped[readable(folder)] = exc.strerror or str(exc)
 
     def _look(self, entry: os.DirEntry[str], root: Root, found: Found, stack: list[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import shutil
@@ -14,6 +15,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import apsw
 import pytest
@@ -615,7 +617,7 @@ def test_only_folders_in_which_names_came_or_went_are_looked_through_again(
     store = opened()
     asked: list[str] = []
     below = store.walker.below
-    monkeypatch.setattr(store.walker, "below", lambda folder: asked.append(folder) or below(folder))
+    monkeypatch.setattr(store.walker, "below", lambda folder, apart=(): asked.append(folder) or below(folder, apart))
     time.sleep(0.06)  # a folder that changed just before it was looked through may change again in the same tick
     store.refresh_folders()
     asked.clear()
@@ -624,6 +626,80 @@ def test_only_folders_in_which_names_came_or_went_are_looked_through_again(
     session(root / "changed", "three")
     assert [item.id for item in store.refresh_folders().upserts] == ["three"]
     assert asked == [str(changed.parent)]
+
+
+def test_of_a_folder_that_changed_the_folders_in_it_that_did_not_are_left_alone(
+    root: Path, opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session(root / "quiet" / "deep", "one")
+    store = opened()
+    time.sleep(0.06)
+    store.refresh_folders()
+    session(root / "new", "two")
+    scanned: list[str] = []
+    scandir = os.scandir
+    monkeypatch.setattr(os, "scandir", lambda folder: scanned.append(folder) or scandir(folder))
+    assert [item.id for item in store.refresh_folders().upserts] == ["two"]
+    assert sorted(scanned) == [str(root), str(root / "new")]
+    assert sorted(store.items()) == sorted(str(path) for path in root.rglob("*.jsonl"))
+
+
+def test_a_root_that_is_a_link_keeps_its_sessions(tmp_path: Path, opened: Open) -> None:
+    session(tmp_path / "real", "one")
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "real")
+    store = opened(link)
+    assert not store.refresh_paths([str(link)]).removed
+    session(tmp_path / "real", "two")
+    assert [item.id for item in store.refresh_folders().upserts] == ["two"]
+    assert sorted(ids(store.list())) == ["one", "two"]
+
+
+def test_a_folder_with_a_time_to_come_is_looked_through_once(
+    root: Path, opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session(root, "one")
+    later = time.time() + 3_600
+    os.utime(root, (later, later))
+    store = opened()
+    monkeypatch.setattr(store.walker, "below", lambda *_: pytest.fail("it is looked through again"))
+    store.refresh_folders()
+
+
+def test_a_folder_that_could_not_be_read_is_tried_again(
+    root: Path, opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session(root / "shut", "one")
+    time.sleep(0.06)
+    scandir = os.scandir
+    with monkeypatch.context() as patch:
+
+        def refusing(folder: str) -> Any:
+            if folder == str(root / "shut"):
+                raise PermissionError(errno.EACCES, "Permission denied")
+            return scandir(folder)
+
+        patch.setattr(os, "scandir", refusing)
+        store = opened()
+        assert [skipped["reason"] for skipped in store.list()["skipped"]] == ["Permission denied"]
+    store.refresh_folders()
+    assert ids(store.list()) == ["one"]
+
+
+@pytest.mark.parametrize("way", ["refresh_folders", "refresh_paths"])
+def test_what_stands_in_a_folder_is_a_subagents_as_long_as_there_is_a_session_of_that_name(
+    root: Path, opened: Open, way: str
+) -> None:
+    session(root / "2026-01-01T00-00-00-000Z_p", "inner")
+    store = opened()
+    look = store.refresh_folders if way == "refresh_folders" else lambda: store.refresh_paths([str(path)])
+    assert ids(store.list()) == ["inner"]
+    path = session(root, "p")
+    look()
+    assert ids(store.list()) == ["p"]
+    path.unlink()
+    look()
+    assert ids(store.list()) == ["inner"]
 
 
 def test_a_watcher_brings_news_of_files_and_folders(tmp_path: Path, root: Path, opened: Open) -> None:
