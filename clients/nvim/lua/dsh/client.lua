@@ -280,7 +280,8 @@ local function lost()
     -- is started again.
     died = uv.fs_stat(socket_path or "") ~= nil
     say.warn(died and "the daemon is gone, reconnecting" or "the daemon was stopped")
-    connect()
+    -- One that is being killed still takes connections for a moment, and Neovim tells of each that comes to nothing.
+    after(FIRST_DELAY, connect)
   end
 end
 
