@@ -76,6 +76,7 @@ class Indexing:
         self._failed: dict[str, tuple[Stamp, float]] = {}
         self._deaths: dict[str, int] = {}  # of helpers that looked through a file
         self._wake = asyncio.Event()
+        self._begun, self._done = 0, -1  # rounds: the one that goes on, the last that took in all that it found
         self._thread = ThreadPoolExecutor(1, "dshd-index")
         self._helper: Helper | None = None
         self._excluded = _matcher(service.settings.search.exclude)
@@ -116,6 +117,13 @@ class Indexing:
         known = self._known_of(live.key)
         return known.entries if known is not None and continues(live.session, known) else 0
 
+    def round(self) -> int:
+        """The round in which all is taken in that we were told of until now."""
+        return self._begun + self._wake.is_set()
+
+    def is_done(self, round_: int) -> bool:
+        return self._done >= round_
+
     def info(self) -> dict[str, Any]:
         done, total = self.progress
         return {"state": "building" if self.building else "idle", "indexed": done, "total": total}
@@ -144,12 +152,14 @@ class Indexing:
         await self._off(self._compare_leaves)
         while True:
             self._wake.clear()
+            self._begun += 1
             try:
                 await self._open_ones()
                 jobs = await self._off(self._to_do)
-                if jobs or self._helper_works():
+                if jobs or self._changed or self._helper_works():
                     self.building = True
-                    await self._look_through(deque(jobs))
+                    if await self._look_through(deque(jobs)):
+                        self._done = self._begun
                     continue
             except Outdated as exc:
                 log.info("%s", exc)
@@ -161,7 +171,7 @@ class Indexing:
                 self._trouble = fault.message
                 await self._begin_again(LOCKED if isinstance(fault, Busy) else HINDERED)
                 continue
-            self.building, self._trouble = False, None
+            self.building, self._trouble, self._done = False, None, self._begun
             await self._rest()
 
     async def _begin_again(self, seconds: float = LOCKED) -> None:
@@ -202,15 +212,15 @@ class Indexing:
     async def _off(self, function: Callable[..., T], *args: Any) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, function, *args)
 
-    async def _look_through(self, items: deque[Item]) -> None:
-        """Look through files until all is done, or something else comes up and some time has gone by."""
+    async def _look_through(self, items: deque[Item]) -> bool:
+        """Look through files until all is done, or (False) something else comes up and some time has gone by."""
         until = time.monotonic() + AGAIN
         fresh, self._fresh = self._fresh, set()
         much = self._helper_works() or sum(item.stamp.size for item in items) > LITTLE
         while items or self._helper_works():
             await self._open_ones()
             if self._fresh and time.monotonic() > until:
-                return
+                return False
             first = items[0] if items else None
             little = first is not None and first.stamp.size <= LITTLE and (not much or first.path in fresh)
             if first is not None and (little or not await self._has_helper()):
@@ -218,6 +228,8 @@ class Indexing:
             elif self._helper is not None:
                 await self._by_helper(self._helper, items)
             await asyncio.sleep(PAUSE)
+        await self._open_ones()
+        return True
 
     async def _do(self, item: Item) -> None:
         """Look through a file in our thread."""
@@ -398,6 +410,7 @@ class Indexing:
             self.kept.clear()
             known = {}
         self._known = known
+        self._changed.update(dict.fromkeys(self.service.live.copy()))  # nothing else tells what is not there of these
         self._opened, self._stale = self.kept.opened(), False
 
     def _forget(self, gone: set[str], items: dict[str, Item]) -> None:

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from .wire import types as t
 
 PATIENCE = 10.0  # seconds that a search whose client asked for progress waits for the index
-REPORT_EVERY = 0.2
+REPORT_EVERY = 0.05
 NO_ENTRY = -1  # in the place of an ordinal: it is the title that was found
 RANKED_BYTES = 120
 
@@ -71,9 +71,9 @@ class Search:
         """Where the client wants to know how far the index is, let it be built first."""
         service = self.service
         await service.background.up_to_date(client, token)
-        until = time.monotonic() + PATIENCE
+        until, round_ = time.monotonic() + PATIENCE, service.indexing.round()
         with Progress(client, token, "Indexing") as progress:
-            while token is not None and service.indexing.building and time.monotonic() < until:
+            while token is not None and not service.indexing.is_done(round_) and time.monotonic() < until:
                 done, total = service.indexing.progress
                 progress.report(f"{done}/{total}")
                 await asyncio.sleep(REPORT_EVERY)

@@ -178,6 +178,40 @@ async def test_a_new_session_is_found_and_a_deleted_one_is_not(daemon: Daemon, r
 
 
 @story
+async def test_whoever_waits_for_the_index_finds_what_came_just_before(daemon: Daemon, root: Path) -> None:
+    session(root, "s", "alpha")
+    async with running(daemon) as client:
+        await settled(client)
+        for number in range(20):
+            name = f"late{number}"
+            await asyncio.sleep(number * 0.007)  # at any moment of what the daemon does by itself
+            session(root, name, f"omega{number}")
+            query = f"omega{number}"
+            found = await client.request("search/sessions", query=query, workDoneToken=name)
+            assert [item["session"]["sessionId"] for item in found["items"]] == [name]
+            assert found["coverage"] == {"indexed": number + 2, "total": number + 2}
+
+
+@story
+async def test_sessions_that_are_open_are_in_an_index_that_is_begun_anew(daemon: Daemon, root: Path) -> None:
+    for name in ("one", "two"):
+        session(root, name, "alpha")
+    async with running(daemon) as client:
+        await settled(client)
+        for name in ("one", "two"):
+            await client.request("session/open", sessionId=name)
+        for file in (daemon.home / "cache").glob("search.db*"):
+            file.unlink()
+
+        async def complete() -> bool:
+            found = await client.request("search/sessions", query="alpha")
+            return found["coverage"] == {"indexed": 2, "total": 2} and len(found["items"]) == 2
+
+        await eventually((daemon.home / "cache" / "search.db").exists)
+        await eventually(complete)
+
+
+@story
 async def test_a_session_that_is_given_another_name_need_not_be_read_again(daemon: Daemon, root: Path) -> None:
     path = session(root, "s", "alpha")
     async with running(daemon) as client:
