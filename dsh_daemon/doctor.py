@@ -6,11 +6,12 @@ import asyncio
 import os
 import re
 import stat
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from . import dsh_repair
+from .config import ConfigError, load
 from .errors import Fault
 from .guards import guards
 from .log.formats.header import id_from_name
@@ -22,6 +23,8 @@ from .summarizer import problem as no_model
 from .text import iso
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from .items import Item
     from .live import Client
     from .service import Service
@@ -53,7 +56,7 @@ async def _examined(service: Service, item: Item, *, fix: bool) -> tuple[list[t.
         return [problem(item.path, "unreadable", item.record.reason or "it cannot be read")], []
     if item.peek.health == "unsupported":
         return [], []
-    found = await asyncio.to_thread(check, item.path)
+    found = await asyncio.to_thread(check, item.path, service.recall)
     # A dsh that has the session goes on with what it read of it: its log is not to be another one under it.
     held = item.peek.format == "dsh" and await asyncio.to_thread(item.holder, service.store.facts) is not None
     if not fix or held or not any(p["fixable"] for p in found):
@@ -84,6 +87,8 @@ def _surroundings(service: Service) -> list[t.Problem]:
         if trouble:
             found.append(problem(str(path), "database", trouble))
     config = str(service.folders.config_file)
+    service.take_settings()
+    found += _settings(service)
     if service.settings.summarizer.model is not None and (trouble := no_model(service.settings.summarizer)):
         found.append(problem(config, "summarizer", trouble))
     found += [problem(config, "extension", trouble) for trouble in service.hooks.problems]
@@ -102,6 +107,18 @@ def _surroundings(service: Service) -> list[t.Problem]:
     return found
 
 
+def _settings(service: Service) -> list[t.Problem]:
+    """Settings that are not in force as they are written."""
+    try:
+        written = load(service.folders).model_dump()
+    except ConfigError as exc:
+        return [problem(exc.where, "settings", f"{exc}; the daemon goes on with what it read before")]
+    counting = service.settings.model_dump()
+    changed = sorted(name for name in written if written[name] != counting[name])
+    text = f"{', '.join(changed)}: changed since the daemon started; it counts from the next start on (`dshd stop`)"
+    return [problem(str(service.folders.config_file), "settings", text)] if changed else []
+
+
 def _mixed(service: Service) -> list[t.Problem]:
     """Roots of dsh that hold compressed and plain logs: dsh refuses all of such a root."""
     kinds: dict[str, dict[bool, str]] = {}
@@ -116,13 +133,15 @@ def _mixed(service: Service) -> list[t.Problem]:
     ]
 
 
-def check(path: str) -> list[t.Problem]:
-    """What is wrong with one session file."""
+def check(path: str, recall: Callable[[Session, str], None]) -> list[t.Problem]:
+    """What is wrong with one session file; `recall` gives it the leaf that we keep beside it."""
     try:
         session = Session.open(path)
     except Fault as fault:
         return [problem(path, "unreadable", fault.message)]
     try:
+        with suppress(Fault):  # our own state may be locked
+            recall(session, path)
         index = session.index
         ours = session.header.format != "dsh"
         tail = nul_tail(session) if ours else None

@@ -32,6 +32,7 @@ from . import (
 )
 from .background import Background
 from .catalog import Catalog, Stamp
+from .config import ConfigError, load
 from .cwd import Places
 from .doctor import examine
 from .errors import (
@@ -156,6 +157,7 @@ class Service:
         self.scanner = scan_by_two if helpers else scan
         self.hooks = Hooks(settings.limits.hook_seconds)
         self.model = self._model()
+        self._settings_at = self._settings_changed()
         self.store.facts = self.store.facts._replace(summarize=lambda: self.summarizes)
 
     # Life
@@ -200,6 +202,23 @@ class Service:
             "index": self.indexing.info(),
         }
 
+    def _settings_changed(self) -> int:
+        try:
+            return os.stat(self.folders.config_file).st_mtime_ns
+        except OSError:
+            return 0
+
+    def take_settings(self) -> None:
+        """Take over what was written into `[summarizer]` since. All else counts from the next start on."""
+        if (at := self._settings_changed()) == self._settings_at:
+            return
+        self._settings_at = at
+        with suppress(ConfigError):  # the doctor tells
+            found = load(self.folders).summarizer
+            if found != self.settings.summarizer:
+                self.settings = self.settings.model_copy(update={"summarizer": found})
+                self.model = self._model()
+
     def _model(self) -> Summarizer | None:
         """The configured summarizer, where it can be used."""
         settings = self.settings.summarizer
@@ -217,6 +236,7 @@ class Service:
 
     def check_model(self) -> None:
         """Raise NoActiveModel where nobody can summarise."""
+        self.take_settings()
         if self.summarizes:
             return
         settings = self.settings.summarizer
@@ -597,6 +617,7 @@ class Service:
 
     @steady
     async def session_open(self, client: Client, params: t.SessionOpenParams) -> t.OpenResult:
+        self.take_settings()  # it is told whether there is a model
         if params.path is not None:
             live = await self.opened_path(None, await self.off_loop(self._path_to_open, params.path))
         else:

@@ -549,6 +549,21 @@ def test_a_deleted_session_is_in_the_trash_with_its_bytes(place: Place) -> None:
     assert not path.exists()
 
 
+def test_the_doctor_looks_from_the_leaf_that_is_in_force(place: Place) -> None:
+    chain = [user("m0", None, "x"), *(user(f"m{k}", f"m{k - 1}", "x", k) for k in range(1, 50))]
+    place.log("s1", [*chain, user("u", None, "again")])
+
+    async def story(client: Client) -> None:
+        async def codes() -> list[str]:
+            return [problem["code"] for problem in (await client.request("daemon/doctor"))["problems"]]
+
+        assert await codes() == ["short_active_path"]
+        await client.request("session/moveLeaf", sessionId="s1", entryId="m49")
+        assert await codes() == []
+
+    place.play(story)
+
+
 def test_the_doctor_repairs_a_nul_tail_and_a_lost_header_once_and_keeps_the_originals(place: Place) -> None:
     """A009, A005: a repair is asked for, keeps what was there, and is not repeated."""
     nul = place.raw("n1", line(header("n1")) + b"".join(line(e) for e in talk()) + b"\0" * 9000)

@@ -62,6 +62,23 @@ def setup(extension):
             id_ = await context.append_custom("bookkeeper", {"from": event.params["oldLeafId"]})
             note(custom=id_)
 
+    @extension.on("session_tree")
+    def plain(event, context):
+        if event.params["newLeafId"] == "r1":
+            context.set_label("a2", "by a plain one")
+            note(plain=context.append_custom("plain"), rows=context.request("session/tree")["total"])
+
+    @extension.on("session_tree")
+    async def elsewhere(event, context):
+        if event.params["newLeafId"] == "a1":
+            def foreign():
+                try:
+                    asyncio.run(context.set_label("a2", "from another loop"))
+                except RuntimeError as exc:
+                    note(foreign=str(exc))
+
+            await asyncio.to_thread(foreign)
+
     @extension.on("session.compacting")
     def compacting(event, context):
         return {"context": ["The extension was here."]}
@@ -107,6 +124,27 @@ def test_an_extension_vetoes_reads_and_is_told(tmp_path):
             await eventually(lambda: any("custom" in one for one in notes()))
             last = entries(path)[-1]
             assert (last["type"], last["customType"], last["data"]) == ("custom", "bookkeeper", {"from": "a1"})
+
+    asyncio.run(scenario())
+
+
+def test_a_plain_handlers_calls_are_done_when_they_return_and_another_event_loop_is_refused(tmp_path):
+    async def scenario():
+        async with running(tmp_path) as (daemon, path, notes), daemon.client() as client:
+            session = await of(client, path)
+            await client.request("session/moveLeaf", sessionId=session, entryId="a3")
+            moved = await client.request("session/navigate", sessionId=session, targetId="u1")
+            assert moved["outcome"] == "moved"  # the handler that vetoes is switched off by its bug
+            await client.request("session/navigate", sessionId=session, targetId="r1")
+            await eventually(lambda: any("plain" in one for one in notes()))
+            custom = next(one["plain"] for one in notes() if "plain" in one)
+            assert [entry["id"] for entry in entries(path) if entry.get("customType") == "plain"] == [custom]
+            labels = (await client.request("session/labels", sessionId=session))["items"]
+            assert [(item["entryId"], item["label"]) for item in labels] == [("a2", "by a plain one")]
+            before = path.read_bytes()
+            await client.request("session/navigate", sessionId=session, targetId="a1")
+            await eventually(lambda: any("foreign" in one for one in notes()))
+            assert path.read_bytes() == before
 
     asyncio.run(scenario())
 

@@ -8,9 +8,10 @@ An entry point names a function that is called once with an `Extension`:
             if event.params["preparation"]["userWantsSummary"]:
                 return {"summary": {"text": "..."}}
 
-Events and answers are those of the hooks on the wire. A handler may be a plain function, which runs in a thread; an
-async one runs on the daemon's event loop and must not block it. One that fails is reported and not called again; one
-that was called off and goes on all the same is not called before it has ended.
+Events and answers are those of the hooks on the wire. A handler may be a plain function, which runs in a thread and
+whose context waits for each answer; an async one awaits them on the daemon's event loop and must not block it. One
+that fails is reported and not called again; one that was called off and goes on all the same is not called before it
+has ended.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ AFTER = {
     "session_compact": "sessionCompact",
 }
 
-Handler = Callable[["Event", "ExtensionContext"], Any]
+Handler = Callable[["Event", Any], Any]  # the context is an ExtensionContext, or a ThreadContext
 Outcome = tuple[Any, BaseException | None]  # what a handler gave, or raised
 log = logging.getLogger("dshd.extensions")
 
@@ -149,7 +150,9 @@ class Extension:
         event = Event(name, deepcopy(params))
         context = ExtensionContext(self, self._service, event.params["sessionId"])
         call = (
-            _on_loop(handler, event, context) if iscoroutinefunction(handler) else _in_thread(handler, event, context)
+            _on_loop(handler, event, context)
+            if iscoroutinefunction(handler)
+            else _in_thread(handler, event, ThreadContext(context))
         )
         try:
             await asyncio.wait([call])
@@ -178,7 +181,7 @@ def _on_loop(handler: Handler, event: Event, context: ExtensionContext) -> async
     return asyncio.create_task(run())
 
 
-def _in_thread(handler: Handler, event: Event, context: ExtensionContext) -> asyncio.Future[Outcome]:
+def _in_thread(handler: Handler, event: Event, context: ThreadContext) -> asyncio.Future[Outcome]:
     """Run a plain function in a thread of its own: one that hangs takes none from the daemon, and does not hold it."""
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[Outcome] = loop.create_future()
@@ -216,19 +219,23 @@ class ExtensionContext:
     """What an extension may do, in the session that an event is about.
 
     Reads and changes go through the same methods as those of a client, and raise the same faults. Inside of a
-    `session_before_*` event the session cannot be changed: Busy. Use it on the daemon's event loop.
+    `session_before_*` event the session cannot be changed: Busy. Every call is awaited, on the daemon's event loop;
+    RuntimeError on another one.
     """
 
     def __init__(self, owner: Extension, service: Service, session_id: str) -> None:
         self.session_id = session_id
         self._owner = owner
         self._service = service
+        self._loop = asyncio.get_running_loop()
 
     async def request(self, method: str, **params: Any) -> Any:
         """Call a method of the protocol by its wire name and params; `sessionId` is this session's unless given.
 
         Raises Fault, pydantic.ValidationError, KeyError for an unknown method.
         """
+        if asyncio.get_running_loop() is not self._loop:
+            raise RuntimeError("the context of an extension is used on the daemon's event loop")
         row = METHODS[method]
         if "session_id" in row.params.model_fields:
             params.setdefault("sessionId", self.session_id)
@@ -258,6 +265,35 @@ class ExtensionContext:
     async def set_label(self, entry_id: str, label: str | None) -> None:
         """Name an entry; None takes the name away."""
         await self.request("session/label", entryId=entry_id, label=label)
+
+
+class ThreadContext:
+    """What `ExtensionContext` is, for a plain handler, which runs in a thread: each call waits for its answer."""
+
+    def __init__(self, context: ExtensionContext) -> None:
+        self.session_id = context.session_id
+        self._context = context
+        self._loop = asyncio.get_running_loop()
+
+    def request(self, method: str, **params: Any) -> Any:
+        return self._answer(self._context.request(method, **params))
+
+    def branch(self, entry_id: str, *, position: str = "before") -> dict[str, Any]:
+        return self._answer(self._context.branch(entry_id, position=position))
+
+    def navigate_tree(
+        self, target_id: str | None, *, summarize: bool | dict[str, Any] = False, label: str | None = None
+    ) -> dict[str, Any]:
+        return self._answer(self._context.navigate_tree(target_id, summarize=summarize, label=label))
+
+    def append_custom(self, custom_type: str, data: Any = None) -> str:
+        return self._answer(self._context.append_custom(custom_type, data))
+
+    def set_label(self, entry_id: str, label: str | None) -> None:
+        self._answer(self._context.set_label(entry_id, label))
+
+    def _answer(self, call: Coroutine[Any, Any, Any]) -> Any:
+        return asyncio.run_coroutine_threadsafe(call, self._loop).result()
 
 
 def load(service: Service) -> None:
