@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 from . import changing, elsewhere, hooks, summaries, tree
 from .branches import branch as make_branch
 from .changing import LeftBehind
-from .compaction import CALLS, Cut, cut_at, plan_cut
+from .compaction import CALLS, Cut, cut_at, first_cut, plan_cut
 from .errors import Busy, Fault, NoActiveModel, NothingToCompact, NotSupportedByFormat, SessionGone, SummaryFailed
 from .live import Operation
 from .log.formats.writing import compaction_entry
@@ -108,6 +108,8 @@ async def navigate(
                 return _stays(move, "refused") | _who(left)  # pyright: ignore[reportReturnType]
             running.decided = True
             result = await to_its_end(service, changing.apply(live, service.state, move, params, left, cause))
+            if left is not None and left.left_out:
+                result["leftOut"] = left.left_out
     else:
         left = None
         result = await to_its_end(service, changing.navigate(live, service.state, params, cause))
@@ -151,7 +153,7 @@ async def _before_tree(
         async for owner, said in service.hooks.ask(hooks.BEFORE_TREE, live.key, told, hooks.TreeOpinion):
             if said.cancel:
                 return Refused(owner.name, said.reason), params
-            if said.summary is not None and asked:
+            if said.summary is not None and said.summary.text.strip() and asked:
                 left = LeftBehind(said.summary.text, said.summary.details, from_extension=True)
             named = said.label or named
     if asked and left is None and move.plan.abandoned:
@@ -242,7 +244,10 @@ async def compact(
         entry = session.stored(session.find(prepared.ids[0]))
         told = {"sessionId": live.id, "entry": entry, "fromExtension": left.from_extension}
         service.hooks.tell("sessionCompact", told)
-    return {"outcome": "compacted", "entryId": prepared.ids[0], "revision": prepared.revision}
+    result: t.CompactResult = {"outcome": "compacted", "entryId": prepared.ids[0], "revision": prepared.revision}
+    if left.left_out:
+        result["leftOut"] = left.left_out
+    return result
 
 
 def _cut(session: Session, first_kept: str | None, keep: int) -> Cut:
@@ -254,9 +259,12 @@ def _cut(session: Session, first_kept: str | None, keep: int) -> Cut:
         cut = plan_cut(index, path, session.entry, keep)
     if cut is None:
         text = "nothing stands before what would be kept"
-        if first_kept is not None and index.ordinal[first_kept] not in path:
+        if first_kept is None:
+            text += f": the newest {keep} tokens stay (summarizer.keep_tokens)"
+        elif index.ordinal[first_kept] not in path:
             text = f"{first_kept} is not on the path to the leaf"
-        text += "" if first_kept is not None else f": the newest {keep} tokens stay (summarizer.keep_tokens)"
+        elif (first := first_cut(index, path, session.entry)) != NONE:
+            text += f"; {index.ids[first]} is the first entry from which on all can be kept"
         raise NothingToCompact(text, keepTokens=keep)
     return cut
 
@@ -278,7 +286,7 @@ async def _before_compact(
     async for owner, said in service.hooks.ask(hooks.BEFORE_COMPACT, live.key, told, hooks.CompactOpinion):
         if said.cancel:
             return Refused(owner.name, said.reason)
-        if said.summary is not None and params.summary is None:
+        if said.summary is not None and said.summary.strip() and params.summary is None:
             left = LeftBehind(said.summary, said.details, from_extension=True)
     if left is not None:
         return left
@@ -312,6 +320,25 @@ class Part(NamedTuple):
         changing.expect_same(self.session, self.leaf, self.epoch)
         return found
 
+    @property
+    def so_far(self) -> int:
+        """The newest compaction among them, which stands for what is older; NONE where there is none."""
+        return next((i for i in reversed(self.ordinals) if self.session.index.type_of(i) == "compaction"), NONE)
+
+    def request(self, room: int, about: str, wishes: dict[str, Any]) -> summaries.Request:
+        so_far = None if self.so_far == NONE else self.session.entry(self.so_far)
+        return summaries.request(self.newest_first(), room, about, so_far=so_far, **wishes)
+
+    def newest(self) -> list[Entry]:
+        """Entries as they can be sent, oldest first; the summary so far is always among them."""
+        chosen, so_far = list(self.ordinals[-MOST_ENTRIES:]), self.so_far
+        if so_far != NONE and so_far not in chosen:
+            chosen[0] = so_far
+        # What stands first is cut last.
+        order = [*([] if so_far == NONE else [so_far]), *(i for i in reversed(chosen) if i != so_far)]
+        entries = dict(zip(order, cut_to(self.session, order, ENTRIES_BYTES), strict=True))
+        return [entries[i] for i in chosen]
+
     def newest_first(self) -> Iterator[Entry]:
         return (self.session.entry(i) for i in reversed(self.ordinals))
 
@@ -342,28 +369,32 @@ async def summarise(
         progress.report("0 characters")
         model = service.model
         if model is not None:
-            request = await part.read(lambda: summaries.request(part.newest_first(), model.room, ask.about, **wishes))
+            request = await part.read(lambda: part.request(model.room, ask.about, wishes))
             details = await part.read(part.files)
-            text = await model.summarize(request, lambda size: progress.report(f"{size} characters"))
-            return LeftBehind(text, details, from_extension=False)
+            left_out = len(part.ordinals) - request.told
+            short = f", without the {left_out} oldest, which do not fit" if left_out else ""
+            text = await model.summarize(request, lambda size: progress.report(f"{size} characters{short}"))
+            return LeftBehind(text, details, from_extension=False, left_out=left_out)
         owner = next(iter(service.hooks.summarizers), None)
         if owner is None:
             raise NoActiveModel("the client that summarised has left")
         told: dict[str, Any] = {"sessionId": live.id, "entries": await entries_of(part)}
         told |= {name: value for name, value in wishes.items() if value}
         seconds = service.settings.summarizer.timeout
-        said = await service.hooks.ask_one(owner, hooks.SUMMARIZE, live.key, told, hooks.Given, seconds)
-        if said is None:
-            raise SummaryFailed(f"{owner.name} did not give a summary", reason="client")
+        try:
+            said = await service.hooks.ask_one(owner, hooks.SUMMARIZE, live.key, told, hooks.Given, seconds)
+        except hooks.NoAnswer as exc:
+            limit = " (summarizer.timeout)" if exc.late else ""
+            raise SummaryFailed(f"{owner.name} did not give a summary: it {exc}{limit}", reason="client") from None
         if not said.text.strip():
             raise SummaryFailed(f"{owner.name} answered with nothing", reason="empty")
-        return LeftBehind(said.text, said.details, from_extension=False)
+        left_out = len(part.ordinals) - len(told["entries"])
+        return LeftBehind(said.text, said.details, from_extension=False, left_out=left_out)
 
 
 async def entries_of(part: Part) -> list[Entry]:
     """Entries as they are sent to whoever is asked about them, oldest first."""
-    newest_first = await part.read(lambda: cut_to(part.session, part.ordinals[: -MOST_ENTRIES - 1 : -1], ENTRIES_BYTES))
-    return newest_first[::-1]
+    return await part.read(part.newest)
 
 
 def _who(refused: Refused) -> dict[str, Any]:

@@ -253,6 +253,7 @@ class LeftBehind(NamedTuple):
     text: str
     details: Any
     from_extension: bool
+    left_out: int = 0  # of the oldest entries, which the model that wrote it was not shown
 
 
 async def navigate(

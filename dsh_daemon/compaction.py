@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 CALLS = int(Flag.CALLS)
 SAYS = frozenset({"message", "custom_message", "branch_summary"})  # what a model is given
+SPEAKERS = frozenset({"user", "assistant"})
 BYTES_PER_TOKEN = 4  # of a short entry as stored
 LONG = 16 << 10  # bytes of an entry from which on it is looked at: it may be an image
 _USAGE = ("input", "output", "cacheRead", "cacheWrite")
@@ -55,10 +56,25 @@ def plan_cut(index: Index, path: Sequence[int], read: Callable[[int], Entry], ke
 
 
 def cut_at(index: Index, path: Sequence[int], read: Callable[[int], Entry], first_kept: int) -> Cut | None:
-    """Cut where a client says; None where that is not in the context, or nothing would go."""
+    """Cut where a client says; None where that is not in the context, or nothing would go.
+
+    Where that would part a call from its result, more is kept: the cut moves up to the next place that does not.
+    """
     window = window_of(index, path, read)
     place = next((k for k in range(window.start, len(path)) if path[k] == first_kept), NONE)
+    if place == NONE:
+        return None
+    held = held_places(index, path, read)
+    if held[place]:
+        place = max((k for k in places_to_cut(index, path, read, held) if window.start < k <= place), default=NONE)
     return None if place == NONE else _cut(index, path, read, window, place)
+
+
+def first_cut(index: Index, path: Sequence[int], read: Callable[[int], Entry]) -> int:
+    """The first entry of the context from which on a compaction can keep everything; NONE where there is none."""
+    window = window_of(index, path, read)
+    says = next((k for k in range(window.start, len(path)) if index.type_of(path[k]) in SAYS), len(path))
+    return next((path[k] for k in places_to_cut(index, path, read) if k > says), NONE)
 
 
 def window_of(index: Index, path: Sequence[int], read: Callable[[int], Entry]) -> Window:
@@ -80,9 +96,41 @@ def size_of(index: Index, i: int, read: Callable[[int], Entry]) -> int:
     return length // BYTES_PER_TOKEN if length < LONG else tokens_of(read(i))
 
 
-def places_to_cut(index: Index, path: Sequence[int], read: Callable[[int], Entry]) -> list[int]:
-    """Places on the path at which every call above has its result; marks go with what follows them."""
-    unanswered: set[str] = set()
+def held_places(index: Index, path: Sequence[int], read: Callable[[int], Entry]) -> bytearray:
+    """1 for each place on the path at which a cut would part a call from its result, or from one that may yet come.
+
+    A result answers the latest call of its id that has none, as in a request to an API (`providers`). A call without
+    one holds nothing from where the person or the model speaks next: nobody will answer it.
+    """
+    until = list(range(len(path)))  # by place: the last one that stays together with it
+    waiting: dict[str, list[int]] = {}  # places of calls without a result, by id
+    speaks_next: dict[int, int] = {}  # by place of what the person or the model said
+    spoke = NONE
+    for k, i in enumerate(path):
+        shape = index.shape_of(i)
+        if shape.role == "toolResult":
+            if calls := waiting.get(as_str(message_of(read(i)).get("toolCallId"))):
+                place = calls.pop()
+                until[place] = max(until[place], k)
+        elif shape.role in SPEAKERS:
+            speaks_next[spoke], spoke = k, k
+        if shape.flags & CALLS:
+            for call in calls_of(read(i)):
+                waiting.setdefault(as_str(call.get("id")), []).append(k)
+    for place in {place for calls in waiting.values() for place in calls}:
+        until[place] = max(until[place], speaks_next.get(place, len(path)) - 1)
+    held, end = bytearray(len(path)), NONE
+    for k in range(len(path)):
+        held[k] = k <= end
+        end = max(end, until[k])
+    return held
+
+
+def places_to_cut(
+    index: Index, path: Sequence[int], read: Callable[[int], Entry], held: bytearray | None = None
+) -> list[int]:
+    """Places on the path at which no call is parted from its result; marks go with what follows them."""
+    held = held_places(index, path, read) if held is None else held
     found: list[int] = []
     marks = NONE  # place of the first of the marks just above
     for k, i in enumerate(path):
@@ -90,12 +138,8 @@ def places_to_cut(index: Index, path: Sequence[int], read: Callable[[int], Entry
         if shape.type in MARKS:
             marks = k if marks == NONE else marks
             continue
-        if shape.role == "toolResult":
-            unanswered.discard(as_str(message_of(read(i)).get("toolCallId")))
-        elif shape.type in SAYS and not unanswered:
+        if shape.type in SAYS and shape.role != "toolResult" and not held[k]:
             found.append(k if marks == NONE else marks)
-        if shape.flags & CALLS:
-            unanswered.update(as_str(call.get("id")) for call in calls_of(read(i)))
         marks = NONE
     return found
 

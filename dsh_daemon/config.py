@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import tomllib
 from typing import Annotated, Any, Literal, Self
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic.alias_generators import to_camel
@@ -21,6 +23,7 @@ from .paths import Folders, folders
 
 MiB = 1 << 20
 PREFIX = "DSHD_"
+UNKNOWN = "unknown key"
 
 
 class ConfigError(Exception):
@@ -60,13 +63,30 @@ class Summarizer(Section):
     keep_tokens: int = Field(default=20_000, ge=0)  # of the newest entries, which a compaction leaves as they are
     timeout: float = Field(default=120, gt=0)  # seconds for one summary
 
+    @field_validator("base_url")
+    @classmethod
+    def _address(cls, value: str | None) -> str | None:
+        if value is not None:
+            try:
+                parts = urlsplit(value)
+                whole = bool(parts.hostname) and parts.port != 0 and not re.search(r"[\s\x00-\x1f]", value)
+            except ValueError as exc:
+                raise ValueError(f"not an address ({exc})") from None
+            if parts.scheme not in {"http", "https"} or not whole:
+                raise ValueError("not an address like http://localhost:8000/v1 or https://…")
+        return value
+
     @model_validator(mode="after")
     def _whole(self) -> Self:
         if (self.base_url is None) != (self.model is None):
-            raise ValueError("base_url and model belong together")
-        if self.base_url is not None and not self.base_url.startswith(("http://", "https://")):
-            raise ValueError("base_url begins with http:// or https://")
+            missing = "base_url" if self.base_url is None else "model"
+            raise ValueError(f"base_url and model belong together, and there is no {missing}")
         return self
+
+    @property
+    def address(self) -> str:
+        """`base_url` as it may be shown: without a name and password in it."""
+        return re.sub(r"//[^/]*@", "//", self.base_url or "")
 
 
 class Search(Section):
@@ -123,16 +143,34 @@ def load(where: Folders | None = None) -> Settings:
     except OSError as exc:
         raise ConfigError(str(file), "", exc.strerror or str(exc)) from None
     except SettingsError as exc:
-        raise ConfigError("environment", "", str(exc)) from None
+        text = getattr(exc.__cause__, "doc", None)  # what was read as JSON
+        names = [name for name in os.environ if name.upper().startswith(PREFIX) and os.environ[name] == text]
+        raise ConfigError("environment", " or ".join(names), "not JSON" if names else str(exc)) from None
     except ValidationError as exc:
         first = exc.errors(include_url=False)[0]
         path = [str(part) for part in first["loc"]]
-        reason = "unknown key" if first["type"] == "extra_forbidden" else first["msg"]
-        variable = PREFIX + "__".join(_snake(part).upper() for part in path)
-        in_env = [name for name in os.environ if name.upper() == variable]
+        reason = UNKNOWN if first["type"] == "extra_forbidden" else first["msg"].removeprefix("Value error, ")
+        in_env = _variables(path, reason)
         raise ConfigError(
-            "environment" if in_env else str(file), in_env[0] if in_env else ".".join(path), reason
+            "environment" if in_env else str(file), " and ".join(in_env) if in_env else ".".join(path), reason
         ) from None
+
+
+def _variables(path: list[str], reason: str) -> list[str]:
+    """The variables of the environment that a complaint about the setting at `path` is about.
+
+    That is the setting's own, or the nearest one around it (JSON); of a section as a whole, those of its settings
+    that the complaint names, and of an unknown one whatever it was given.
+    """
+    parts = [_snake(part).upper() for part in path]
+    for length in range(len(parts), 0, -1):
+        variable = PREFIX + "__".join(parts[:length])
+        if found := [name for name in os.environ if name.upper() == variable]:
+            return found
+    below = PREFIX + "__".join(parts) + "__"
+    words = {word.upper() for word in re.findall(r"\w+", reason)}
+    inside = sorted(name for name in os.environ if name.upper().startswith(below))
+    return [name for name in inside if reason == UNKNOWN or name.upper().removeprefix(below) in words]
 
 
 def _snake(name: str) -> str:

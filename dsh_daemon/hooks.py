@@ -88,6 +88,14 @@ class PromptOpinion(Answer):
 Said = TypeVar("Said", bound=Answer)
 
 
+class NoAnswer(Exception):
+    """An owner gave no answer that can be used; its text says why, behind the owner's name."""
+
+    def __init__(self, why: str, *, late: bool = False) -> None:
+        super().__init__(why)
+        self.late = late
+
+
 class Hooks:
     """The owners of hooks, and which of them is being asked about which session."""
 
@@ -124,29 +132,32 @@ class Hooks:
         """Give what each owner of `hook` says about the session at `key`; who has nothing to say is left out."""
         for owner in list(self._owners):
             if hook in owner.hooks and not owner.leaving:
-                said = await self.ask_one(owner, hook, key, params, form, self.seconds)
-                if said is not None:
+                try:
+                    said = await self.ask_one(owner, hook, key, params, form, self.seconds)
+                except NoAnswer as exc:
+                    log.warning("%s %s", owner.name, exc)
+                else:
                     yield owner, said
 
     async def ask_one(
         self, owner: Owner, hook: str, key: str, params: dict[str, Any], form: type[Said], seconds: float
-    ) -> Said | None:
+    ) -> Said:
+        """Ask one owner. Raises NoAnswer."""
         self._inside[owner, key] += 1
         try:
             async with asyncio.timeout(seconds):
                 answer = await owner.ask(f"hook/{hook}", params)
             return form.model_validate({} if answer is None or answer == [] else answer)
         except TimeoutError:
-            log.warning("%s did not answer hook/%s within %g s", owner.name, hook, seconds)
+            raise NoAnswer(f"did not answer hook/{hook} within {seconds:g} s", late=True) from None
         except ValidationError as exc:
-            log.warning("%s answered hook/%s with what it does not mean: %s", owner.name, hook, _first(exc))
+            raise NoAnswer(f"answered hook/{hook} with what it does not mean: {_first(exc)}") from None
         except ConnectionError as exc:
-            log.warning("%s could not answer hook/%s: %s", owner.name, hook, exc)
+            raise NoAnswer(f"could not answer hook/{hook}: {exc}") from None
         finally:
             self._inside[owner, key] -= 1
             if not self._inside[owner, key]:
                 del self._inside[owner, key]
-        return None
 
     def tell(self, event: str, params: dict[str, Any]) -> None:
         for owner in list(self._owners):

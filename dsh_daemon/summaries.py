@@ -51,6 +51,7 @@ class Request(NamedTuple):
 
     system: str
     text: str
+    told: int  # of how many of the entries it tells; the others are older and did not fit
 
 
 def tokens_in(text: str) -> int:
@@ -79,6 +80,7 @@ def request(
     room: int,
     about: str,
     *,
+    so_far: Entry | None = None,
     instructions: str | None = None,
     replace: bool = False,
     context: Iterable[str] = (),
@@ -86,6 +88,7 @@ def request(
 ) -> Request:
     """Ask for a summary of entries; of those that do not fit into `room` tokens together the older ones are left out.
 
+    `so_far` is the newest compaction among them: it stands for what is older, and is told whatever else fits.
     `instructions` go behind the form of the notes, or with `replace` in its place; `prompt` replaces both, `context`
     is put before the transcript.
     """
@@ -94,18 +97,24 @@ def request(
         form = f"{form}\n\nThe person adds: {instructions}"
     before = "".join(f"<context>\n{text}\n</context>\n\n" for text in context)
     room -= sum(tokens_in(text) for text in (PURPOSE, about, form, before))
+    summary = "" if so_far is None else _within(told(so_far), room // 2)
+    room -= tokens_in(summary)
     parts: list[str] = []
+    count = 0
     for entry in newest_first:
-        part = told(entry)
-        if not part:
-            continue
-        room -= tokens_in(part)
-        if room < 0 and parts:
-            parts.append("(older messages are left out)")
-            break
-        parts.append(part)
+        if so_far is not None and entry.get("type") == "compaction":
+            part, so_far = summary, None  # at its place, in the room that was kept for it
+        elif part := told(entry):
+            room -= tokens_in(part)
+            if room < 0 and parts:
+                parts += ["(older messages are left out)", *([summary] if so_far is not None else [])]
+                count += so_far is not None
+                break
+        count += 1
+        if part:
+            parts.append(part)
     transcript = "\n\n".join(reversed(parts))
-    return Request(PURPOSE, f"{before}<transcript>\n{transcript}\n</transcript>\n\n{about}\n\n{form}")
+    return Request(PURPOSE, f"{before}<transcript>\n{transcript}\n</transcript>\n\n{about}\n\n{form}", count)
 
 
 def told(entry: Entry) -> str:
@@ -158,6 +167,12 @@ def _said(who: str, content: object) -> str:
         text = f"{text[: TEXT_LENGTH - 4_000]}\n…\n{text[-4_000:]}"
     text += f"\n[{pictures} images]" if pictures else ""
     return f"{who}: {text}" if text else ""
+
+
+def _within(text: str, room: int) -> str:
+    """The beginning of a text, about as much as fits into `room` tokens."""
+    tokens = tokens_in(text)
+    return text if tokens <= room else text[: len(text) * max(room, 0) // tokens]
 
 
 def _call(call: dict[str, Any]) -> str:

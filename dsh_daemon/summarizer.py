@@ -19,6 +19,7 @@ RETRIES = 3  # of a request that was refused for a passing reason, and of an ans
 PAUSE = 0.5  # seconds before the first repetition of an answer that broke off; doubled each time
 LONGEST = 32  # characters of a token; an answer that is longer comes from what does not mind `max_tokens`
 SECRET = 8  # characters from which on a key is one
+LIMIT, NEWER_LIMIT = "max_tokens", "max_completion_tokens"  # how OpenAI's newer models and older endpoints name it
 PLACEHOLDER = "none"  # endpoints on the own machine want no key, the library wants one
 
 log = logging.getLogger(__name__)
@@ -49,6 +50,7 @@ class Summarizer:
         self.settings = settings
         self.name = settings.model or ""
         self._client: Any = None
+        self._limit = LIMIT  # the name under which the endpoint takes `max_tokens`
 
     @property
     def room(self) -> int:
@@ -77,7 +79,10 @@ class Summarizer:
                     f"{self.name} answered {exc.status_code}: {self._line(exc.message)}", reason="refused"
                 ) from None
             except openai.APIConnectionError as exc:
-                text = f"{self.name} cannot be reached: {self._line(str(exc))}"
+                text = f"{self.name} cannot be reached at {self.settings.address}: {self._line(_cause(exc))}"
+                raise SummaryFailed(text, reason="unreachable") from None
+            except http.InvalidURL as exc:
+                text = f"summarizer.base_url {self.settings.address} is no address: {self._line(str(exc))}"
                 raise SummaryFailed(text, reason="unreachable") from None
             except (_BrokenOff, http.HTTPError, openai.APIError, ValueError) as exc:
                 if last:
@@ -98,16 +103,19 @@ class Summarizer:
                 max_retries=RETRIES,
                 timeout=settings.timeout,
             )
-        messages = [{"role": "system", "content": request.system}, {"role": "user", "content": request.text}]
-        stream = await self._client.chat.completions.create(
-            model=settings.model, messages=messages, max_tokens=settings.max_tokens, stream=True
-        )
+        try:
+            stream = await self._ask(request)
+        except openai.BadRequestError as exc:
+            if self._limit == NEWER_LIMIT or NEWER_LIMIT not in exc.message:
+                raise
+            self._limit = NEWER_LIMIT
+            stream = await self._ask(request)
         parts: list[str] = []
-        size, ended = 0, False
+        size, end = 0, None
         async with stream:
             async for chunk in stream:
-                text, last = _said(chunk)
-                ended = ended or last
+                text, reason = _said(chunk)
+                end = end or reason
                 if text:
                     parts.append(text)
                     heard(size := size + len(text))
@@ -116,15 +124,34 @@ class Summarizer:
                 await asyncio.sleep(0)  # many may have come at once
         # A pair of surrogates may have come in two chunks.
         text = "".join(parts).encode("utf-16", "surrogatepass").decode("utf-16", "replace").strip()
-        if not ended:
+        if end is None:
             kind = stream.response.headers.get("content-type", "")
             if "html" in kind or "json" in kind:
                 text = f"{self.name} does not answer as /chat/completions does ({kind}): is summarizer.base_url right?"
                 raise SummaryFailed(text, reason="refused")
             raise _BrokenOff
+        self._check_end(end, text)
+        return text
+
+    async def _ask(self, request: Request) -> Any:
+        messages = [{"role": "system", "content": request.system}, {"role": "user", "content": request.text}]
+        limit = {self._limit: self.settings.max_tokens}
+        return await self._client.chat.completions.create(
+            model=self.settings.model, messages=messages, stream=True, **limit
+        )
+
+    def _check_end(self, reason: str, text: str) -> None:
+        """Refuse an answer that is not whole, or none. Raises SummaryFailed."""
+        limit = f"summarizer.max_tokens = {self.settings.max_tokens}; raise it"
+        if reason == "length" and text:
+            raise SummaryFailed(f"the summary of {self.name} did not fit into {limit}", reason="brokenOff")
+        if reason == "length":
+            raise SummaryFailed(f"{self.name} answered with nothing: its thoughts filled {limit}", reason="empty")
+        if reason == "content_filter":
+            text = f"a content filter of {self.name} stopped the summary; another model (summarizer.model) may write it"
+            raise SummaryFailed(text, reason="refused")
         if not text:
             raise SummaryFailed(f"{self.name} answered with nothing", reason="empty")
-        return text
 
     def _line(self, text: str) -> str:
         """What an endpoint says, in short: some repeat the key."""
@@ -132,13 +159,21 @@ class Summarizer:
         return " ".join((text.replace(key, "…") if len(key) >= SECRET else text).split())[:300]
 
 
-def _said(chunk: Any) -> tuple[str, bool]:
-    """The text of a chunk, and whether it is the last one; the library does not check what an endpoint sends."""
+def _cause(exc: BaseException) -> str:
+    """What lies under an error of the library, which itself says no more than that there was one."""
+    while isinstance(under := exc.__cause__ or exc.__context__, Exception) and str(under):
+        exc = under
+    return str(exc)
+
+
+def _said(chunk: Any) -> tuple[str, str | None]:
+    """The text of a chunk, and of the last one why it ended; the library does not check what an endpoint sends."""
     found = getattr(chunk, "choices", None)
     choices = cast("list[Any]", found) if isinstance(found, list) else []
     choice = choices[0] if choices else None
     text = getattr(getattr(choice, "delta", None), "content", None)
-    return text if isinstance(text, str) else "", getattr(choice, "finish_reason", None) is not None
+    reason = getattr(choice, "finish_reason", None)
+    return text if isinstance(text, str) else "", None if reason is None else str(reason)
 
 
 class _BrokenOff(Exception):

@@ -24,6 +24,8 @@ class Model:
         self.hung_up = 0  # requests whose client left before the end
         self.url = ""
         self.content_type = "text/event-stream"
+        self.end = "stop"  # the reason with which an answer ends
+        self.newer = False  # it knows `max_tokens` by its newer name only
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -33,12 +35,12 @@ class Model:
             self.keys.append(next((v.decode() for k, v in raw.items() if k.lower() == b"authorization"), ""))
             body = await reader.readexactly(int(fields[b"content-length"]))
             self.heard.append(json.loads(body))
+            if self.newer and "max_tokens" in self.heard[-1]:
+                await self._refuse(writer, 400, "Unsupported parameter: 'max_tokens'. Use 'max_completion_tokens'.")
+                return
             steps = self.plan.pop(0) if len(self.plan) > 1 else self.plan[0]
             if len(steps) == 1 and isinstance(steps[0], int):
-                error = json.dumps({"error": {"message": "not now"}}).encode()
-                writer.write(b"HTTP/1.1 %d No\r\ncontent-type: application/json\r\n" % steps[0])
-                writer.write(b"content-length: %d\r\nconnection: close\r\n\r\n%b" % (len(error), error))
-                await writer.drain()
+                await self._refuse(writer, steps[0], "not now")
                 return
             head = f"HTTP/1.1 200 OK\r\ncontent-type: {self.content_type}\r\nconnection: close\r\n\r\n"
             writer.write(head.encode())
@@ -59,13 +61,20 @@ class Model:
                     continue
                 self._chunk(writer, {"content": step}, None)
                 await writer.drain()
-            self._chunk(writer, {}, "stop")
+            self._chunk(writer, {}, self.end)
             writer.write(b"data: [DONE]\n\n")
             await writer.drain()
         except (ConnectionError, asyncio.IncompleteReadError):
             self.hung_up += 1
         finally:
             writer.close()
+
+    @staticmethod
+    async def _refuse(writer: asyncio.StreamWriter, status: int, text: str) -> None:
+        error = json.dumps({"error": {"message": text}}).encode()
+        writer.write(b"HTTP/1.1 %d No\r\ncontent-type: application/json\r\n" % status)
+        writer.write(b"content-length: %d\r\nconnection: close\r\n\r\n%b" % (len(error), error))
+        await writer.drain()
 
     @staticmethod
     def _chunk(writer: asyncio.StreamWriter, delta: dict[str, Any], reason: str | None) -> None:

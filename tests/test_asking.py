@@ -116,6 +116,36 @@ def test_without_a_model_a_summarising_move_fails_at_once_and_nothing_happens(tm
     asyncio.run(scenario())
 
 
+def test_a_model_that_is_configured_while_the_daemon_runs_is_asked_and_other_settings_are_told_of(tmp_path):
+    async def scenario():
+        async with model() as mock, running(tmp_path) as (daemon, path), daemon.client() as client:
+            session = await of(client, path)
+            with pytest.raises(RpcError) as refused:
+                await client.request("session/navigate", sessionId=session, targetId="a2", summarize=True)
+            assert refused.value.kind == "noActiveModel"
+
+            async def problems():
+                found = (await client.request("daemon/doctor"))["problems"]
+                return [problem["detail"] for problem in found if problem["code"] == "settings"]
+
+            config = daemon.home / "config.toml"
+            url = mock.settings["DSHD_SUMMARIZER__BASE_URL"]
+            config.write_text(f'[summarizer]\nbase_url = "{url}"\nmodel = "late"\n')
+            assert (await client.request("session/open", sessionId=session))["can"]["summarize"]
+            assert await problems() == []
+            await client.request("session/navigate", sessionId=session, targetId="a2", summarize=True)
+            assert mock.heard[0]["model"] == "late"
+
+            config.write_text(f'durability = "flush"\n[summarizer]\nbase_url = "{url}"\nmodel = "late"\n')
+            assert [detail.split(":")[0] for detail in await problems()] == ["durability"]
+            config.write_text("durability = 'perhaps'\n")
+            (broken,) = await problems()
+            assert "durability" in broken
+            assert "goes on with what it read before" in broken
+
+    asyncio.run(scenario())
+
+
 def test_a_hook_is_told_what_is_left_and_its_summary_comes_before_the_models(tmp_path):
     async def scenario():
         async with (
@@ -865,5 +895,188 @@ def test_a_hook_is_sent_the_newest_of_very_many_entries(tmp_path):
                 result = await client.request("session/navigate", sessionId=session, targetId="a2")
                 assert result["abandoned"] == 10_502
                 assert told == [f"b{n}" for n in range(500, 10_500)]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("plan", "end", "reason", "says"),
+    [
+        ([["## Goal\n", "Fix the"]], "length", "brokenOff", "summarizer.max_tokens = 4096; raise it"),
+        ([[""]], "length", "empty", "summarizer.max_tokens = 4096; raise it"),
+        ([["## Goal\n"]], "content_filter", "refused", "content filter"),
+    ],
+    ids=["too long", "thoughts only", "filtered"],
+)
+def test_a_summary_that_the_model_did_not_end_is_none_and_says_what_to_do(tmp_path, plan, end, reason, says):
+    async def scenario():
+        async with model() as mock, running(tmp_path, **mock.settings) as (daemon, path), daemon.client() as client:
+            mock.plan, mock.end = plan, end
+            session = await of(client, path)
+            before = path.read_bytes()
+            with pytest.raises(RpcError) as failed:
+                await client.request("session/compact", sessionId=session, firstKeptEntryId="u2")
+            assert (failed.value.kind, failed.value.data["reason"]) == ("summaryFailed", reason)
+            assert says in str(failed.value)
+            assert len(mock.heard) == 1
+            assert path.read_bytes() == before
+
+    asyncio.run(scenario())
+
+
+def test_a_model_that_knows_the_newer_name_of_the_limit_only_is_asked_by_that_from_then_on(tmp_path):
+    async def scenario():
+        async with model() as mock, running(tmp_path, **mock.settings) as (daemon, path), daemon.client() as client:
+            mock.newer = True
+            session = await of(client, path)
+            for kept in ("u2", "a3"):
+                await client.request("session/compact", sessionId=session, firstKeptEntryId=kept)
+            sent = [[name for name in heard if name.startswith("max")] for heard in mock.heard]
+            assert sent == [["max_tokens"], ["max_completion_tokens"], ["max_completion_tokens"]]
+            assert mock.heard[-1]["max_completion_tokens"] == 4096
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("http://me:pass@127.0.0.1:9/v1", ["at http://127.0.0.1:9/v1: ", "Connect"]),
+        ("http://no-such-host.invalid/v1", ["at http://no-such-host.invalid/v1: ", "Name or service"]),
+        ("http://\u2603.invalid/v1", ["summarizer.base_url http://\u2603.invalid/v1"]),
+    ],
+    ids=["closed port", "unknown host", "no name of a host"],
+)
+def test_an_endpoint_that_cannot_be_reached_is_named_with_the_cause(tmp_path, url, says):
+    async def scenario():
+        settings = {"DSHD_SUMMARIZER__BASE_URL": url, "DSHD_SUMMARIZER__MODEL": "m", "DSHD_SUMMARIZER__TIMEOUT": "30"}
+        async with running(tmp_path, **settings) as (daemon, path), daemon.client() as client:
+            session = await of(client, path)
+            with pytest.raises(RpcError) as failed:
+                await client.request("session/compact", sessionId=session, firstKeptEntryId="u2")
+            assert (failed.value.kind, failed.value.data["reason"]) == ("summaryFailed", "unreachable")
+            assert all(part in str(failed.value) for part in says), str(failed.value)
+            assert "pass" not in str(failed.value)
+
+    asyncio.run(scenario())
+
+
+def test_a_client_that_summarises_too_slowly_is_told_the_limit(tmp_path):
+    async def scenario():
+        limit = {"DSHD_SUMMARIZER__TIMEOUT": "0.5"}
+        async with (
+            running(tmp_path, **limit) as (daemon, path),
+            daemon.client() as client,
+            daemon.client("hooky", summarizer=True) as owner,
+        ):
+
+            async def hang(_params):
+                await asyncio.sleep(30)
+
+            owner.serve("hook/summarize", hang)
+            session = await of(client, path)
+            with pytest.raises(RpcError) as failed:
+                await client.request("session/compact", sessionId=session, firstKeptEntryId="u2")
+            assert failed.value.data["reason"] == "client"
+            assert "hooky" in str(failed.value)
+            assert "within 0.5 s (summarizer.timeout)" in str(failed.value)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("blank", ["", " \n\t"])
+def test_a_blank_summary_is_none(tmp_path, blank):
+    async def scenario():
+        async with (
+            model() as mock,
+            running(tmp_path, **mock.settings) as (daemon, path),
+            daemon.client() as client,
+            daemon.client("hooks", hooks=["sessionBeforeCompact", "sessionBeforeTree"]) as owner,
+        ):
+
+            async def of_compact(_params):
+                return {"summary": blank}
+
+            async def of_tree(_params):
+                return {"summary": {"text": blank}}
+
+            owner.serve("hook/sessionBeforeCompact", of_compact)
+            owner.serve("hook/sessionBeforeTree", of_tree)
+            session = await of(client, path)
+            before = path.read_bytes()
+            with pytest.raises(RpcError) as refused:
+                await client.request("session/compact", sessionId=session, summary=blank, firstKeptEntryId="u2")
+            assert refused.value.code == -32602
+            assert refused.value.data["issues"][0]["path"] == ["summary"]
+            assert path.read_bytes() == before
+            await client.request("session/compact", sessionId=session, firstKeptEntryId="u2")
+            assert entries(path)[-1]["summary"] == "## Goal\nFix the login."
+            await client.request("session/navigate", sessionId=session, targetId="a2", summarize=True)
+            assert entries(path)[-1]["summary"] == "## Goal\nFix the login."
+
+    asyncio.run(scenario())
+
+
+def test_what_would_be_kept_without_its_call_is_kept_with_it(tmp_path):
+    async def scenario():
+        async with running(tmp_path) as (daemon, path), daemon.client() as client:
+            session = await of(client, path)
+            await client.request("session/compact", sessionId=session, summary="so far", firstKeptEntryId="r1")
+            assert entries(path)[-1]["firstKeptEntryId"] == "a1"
+            with pytest.raises(RpcError) as refused:
+                await client.request("session/compact", sessionId=session, summary="more", firstKeptEntryId="r1")
+            assert refused.value.kind == "nothingToCompact"
+            assert "a2 is the first entry" in str(refused.value)
+
+    asyncio.run(scenario())
+
+
+def test_a_second_compaction_passes_on_the_first_and_says_what_it_left_out(tmp_path):
+    async def scenario():
+        async with model() as mock:
+            window = {"DSHD_SUMMARIZER__CONTEXT_WINDOW": "2500", "DSHD_SUMMARIZER__MAX_TOKENS": "500"}
+            async with running(tmp_path, **mock.settings, **window) as (daemon, path), daemon.client() as client:
+                session = await of(client, path)
+                rule = "Never touch the migrations."
+                await client.request("session/compact", sessionId=session, summary=rule, firstKeptEntryId="u2")
+                more = [user(f"m{n}", None, "x" * 1_000, 9) for n in range(40)]
+                for one in more:
+                    del one["parentId"]
+                await client.request("session/append", sessionId=session, entries=more)
+                told = []
+                client.on("$/progress", told.append)
+                asked = {"sessionId": session, "firstKeptEntryId": "m39", "workDoneToken": "t"}
+                result = await client.request("session/compact", asked)
+                request = mock.heard[0]["messages"][1]["content"]
+                assert rule in request
+                shown = request.count("Person: x")
+                assert 0 < shown < 39
+                assert result["leftOut"] == 2 + 39 - shown
+                assert any("oldest" in one["value"].get("message", "") for one in told)
+
+    asyncio.run(scenario())
+
+
+def test_a_client_that_summarises_is_sent_the_summary_so_far_with_the_newest(tmp_path):
+    async def scenario():
+        root, path = written(tmp_path)
+        with path.open("ab") as file:
+            so_far = entry("compaction", "c1", "a3", 9, summary="so far", firstKeptEntryId="u2", tokensBefore=1)
+            file.write(json.dumps(so_far).encode() + b"\n")
+            for n in range(10_500):
+                file.write(json.dumps(user(f"b{n}", f"b{n - 1}" if n else "c1", "x", 9)).encode() + b"\n")
+        with Daemon(tmp_path / "home", f"native={root}") as daemon:
+            async with daemon.client() as client, daemon.client("h", summarizer=True) as owner:
+                told = []
+
+                async def write(params):
+                    told.extend(entry["id"] for entry in params["entries"])
+                    return {"text": "all of it"}
+
+                owner.serve("hook/summarize", write)
+                session = await of(client, path)
+                result = await client.request("session/compact", sessionId=session, firstKeptEntryId="b10499")
+                assert told == ["c1", *(f"b{n}" for n in range(500, 10_499))]
+                assert result["leftOut"] == 502
 
     asyncio.run(scenario())

@@ -224,3 +224,25 @@ def test_instructions_and_no_summary_contradict_each_other(stage, mock):
     done = run(daemon, "navigate", "s1", "a2", "--no-summary", "--instructions", "x")
     assert done.returncode == 2
     assert not mock.heard
+
+
+def test_compact_keeps_a_call_with_its_result_and_takes_no_blank_summary(stage):
+    daemon, path = stage
+    blank = run(daemon, "compact", "s1", "--summary", " ")
+    assert blank.returncode == 1
+    assert "summary: must not be blank" in blank.stderr
+    done = run(daemon, "compact", "s1", "--summary", "by hand", "--keep", "r1")
+    assert done.returncode == 0, done.stderr
+    assert "everything from a1 on stays" in done.stdout
+    assert entries(path)[-1]["firstKeptEntryId"] == "a1"
+
+
+@pytest.mark.parametrize("args", [("compact", "s1", "--keep", "u2"), ("navigate", "s1", "u1", "--summarize")])
+def test_a_summary_of_less_than_it_stands_for_says_so(tmp_path, mock, args):
+    root, path = written(tmp_path)
+    path.write_bytes(path.read_bytes().replace(b"The query is lost.", b"x" * 20_000))
+    window = {"DSHD_SUMMARIZER__CONTEXT_WINDOW": "2048"}
+    with Daemon(tmp_path / "home", f"native={root}", **mock.settings, **window) as daemon:
+        done = run(daemon, *args)
+        assert done.returncode == 0, done.stderr
+        assert "oldest entries: more did not fit" in " ".join(done.stdout.split())

@@ -357,6 +357,42 @@ def test_a_bad_setting_is_one_clear_error(monkeypatch, dshd, text, names):
         assert name in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("DSHD_SUMMARIZER__BASE_URL", "http://[::1/v1", "address"),
+        ("DSHD_SUMMARIZER__BASE_URL", "http:///v1", "address"),
+        ("DSHD_SUMMARIZER__BASE_URL", "http://localhost:99999/v1", "address"),
+        ("DSHD_SUMMARIZER__BASE_URL", "localhost:8000", "address"),
+        ("DSHD_SUMMARIZER__MODEL", "m", "base_url"),
+        ("DSHD_SUMMARIZER", '{"keep_tokens": -1}', "greater"),
+        ("DSHD_SEARCH__EXCLUDE", "[1]", "string"),
+        ("DSHD_SEARCH__EXCLUDE", "*.md", "not JSON"),
+        ("DSHD_LIMITS__NOPE", "1", "unknown key"),
+        ("DSHD_LIMITS__NOPE__X", "1", "unknown key"),
+    ],
+)
+def test_a_bad_setting_from_a_variable_names_the_variable(monkeypatch, dshd, name, value, says):
+    monkeypatch.setenv("DSHD_HOME", str(dshd.home))
+    monkeypatch.setenv("DSHD_SUMMARIZER__TIMEOUT", "7")  # another one of the section, which is right
+    monkeypatch.setenv(name, value)
+    with pytest.raises(ConfigError) as caught:
+        load()
+    assert str(caught.value).startswith(f"environment: {name}: ")
+    assert says in str(caught.value)
+
+
+def test_a_section_that_is_wrong_in_the_file_is_not_blamed_on_a_variable(monkeypatch, dshd):
+    file = folders(dshd.env).config_file
+    file.parent.mkdir(parents=True)
+    file.write_text("[summarizer]\nmodel = 'm'\n")
+    monkeypatch.setenv("DSHD_HOME", str(dshd.home))
+    monkeypatch.setenv("DSHD_SUMMARIZER__TIMEOUT", "7")
+    with pytest.raises(ConfigError) as caught:
+        load()
+    assert str(caught.value) == f"{file}: summarizer: base_url and model belong together, and there is no base_url"
+
+
 def test_a_bad_setting_stops_the_start_and_is_shown(another):
     dshd = another(DSHD_DURABILITY="sometimes")
     done = dshd.run("serve")

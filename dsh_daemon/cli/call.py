@@ -268,9 +268,10 @@ async def whole_list(client: Client, params: Result, limit: int | None = None) -
     return merged
 
 
-def progress(params: Result) -> None:
-    """Show on stderr how far a request is."""
+def progress(params: Result, hint: str = "") -> None:
+    """Show on stderr how far a request is, and what may be done meanwhile."""
     value = params["value"]
-    text = "" if value["kind"] == "end" else clean(f"  {value.get('title', '')} {value.get('message', '')}")
+    more = f" ({hint})" if hint else ""
+    text = "" if value["kind"] == "end" else clean(f"  {value.get('title', '')} {value.get('message', '')}{more}")
     sys.stderr.write(f"\r\x1b[K{text}")
     sys.stderr.flush()

@@ -28,7 +28,7 @@ from .call import (
     screen,
 )
 from .render import Info, Screen, clean, clean_lines, new_lines, plural, short_id
-from .summarising import Instructions, asked, offer, stop
+from .summarising import Instructions, asked, left_out, offer, stop
 
 AGENTS = ("pi", "omp")  # they start at the last line of their file
 T = TypeVar("T")
@@ -157,6 +157,7 @@ def move_lines(view: Screen, result: dict[str, Any], *, back: bool = False) -> I
                 yield from view.note(note)
             if (summary := result.get("summaryEntryId")) is not None:
                 yield from view.note(f"{short_id(summary)} sums them up")
+                yield from left_out(view, result)
         case _:
             return
     yield from prompt_lines(view, result)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shlex
 import sys
 from collections.abc import Iterator
+from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -26,7 +28,7 @@ from .call import (
     run,
     screen,
 )
-from .render import Screen, plural, short_id
+from .render import Screen, clean, plural, short_id
 
 LAST_WORD = 2.0  # seconds that the answer to what was called off may take
 LINE = 4096  # bytes; a terminal gives no longer one
@@ -40,7 +42,7 @@ Instructions = Annotated[
 async def asked(client: Client, method: str, params: dict[str, Any]) -> dict[str, Any]:
     """Request what may ask a model; progress goes to a terminal, Ctrl-C calls it off and says whether in time."""
     if sys.stderr.isatty():
-        client.on("$/progress", progress)
+        client.on("$/progress", partial(progress, hint="Ctrl-C cancels"))
         params = {**params, "workDoneToken": "summary"}
     answer = asyncio.ensure_future(client.request(method, params))
     try:
@@ -71,7 +73,8 @@ async def offer(client: Client, params: dict[str, Any]) -> None:
     preview = await client.request("session/navigate", {**look, "preview": True})
     if preview["abandoned"]:
         left = plural(preview["abandoned"], "entry", "entries")
-        sys.stdout.write(f"Summarise the {left} left behind? [n]o, [y]es, or type what the summary should mind: ")
+        sys.stdout.write(f"Summarise the {left} left behind? (Ctrl-C: stay here)\n")
+        sys.stdout.write("[n]o, [y]es, or type what the summary should mind: ")
         sys.stdout.flush()
         answer = await _typed()
         if answer and answer.casefold() not in {"n", "no"}:
@@ -132,7 +135,8 @@ def compact(
             put_json(result)
         elif "entryId" in result:
             page = await client.request("session/entries", {"sessionId": session, "ids": [result["entryId"]]})
-            for line in _lines(screen(), page["entries"][0], ref):
+            view = screen()
+            for line in [*_lines(view, page["entries"][0], ref), *left_out(view, result)]:
                 put(line)
         if "entryId" not in result:
             raise stop(result, "nothing was written")
@@ -147,9 +151,17 @@ def stop(result: dict[str, Any], otherwise: str) -> Refusal:
     return Refusal(result["outcome"], f"{by} stopped it{reason}; {otherwise}")
 
 
+def left_out(view: Screen, result: dict[str, Any]) -> Iterator[str]:
+    """Say where a summary is of less than it stands for."""
+    if missing := result.get("leftOut"):
+        oldest = f"{missing:,} oldest entries" if missing > 1 else "oldest entry"
+        yield from view.note(f"the summary is without the {oldest}: more did not fit (summarizer.context_window)")
+
+
 def _lines(view: Screen, entry: dict[str, Any], ref: str) -> Iterator[str]:
     tokens = entry.get("tokensBefore", 0)
     yield view.join([("compacted", "dim"), (f" {short_id(entry['id'])}", "strong")])
     kept = short_id(entry["firstKeptEntryId"])
     yield from view.note(f"about {tokens:,} tokens before; everything from {kept} on stays as it is")
-    yield from view.note(f"`{program()} show {ref} {short_id(entry['id'])}` shows the summary")
+    line = f"{program()} show {clean(shlex.quote(argument(ref)))} {short_id(entry['id'])}"
+    yield from view.note(f"`{line}` shows the summary")

@@ -151,7 +151,7 @@ def _bad_config(where: Folders) -> tuple[str, str] | None:
     try:
         load(where)
     except ConfigError as exc:
-        return "config", str(exc).replace("Value error, ", "")
+        return "config", str(exc)
     return None
 
 

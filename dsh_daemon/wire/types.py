@@ -40,6 +40,12 @@ def _not_null(value: Any) -> Any:
     return value
 
 
+def _not_blank(value: str) -> str:
+    if not value.strip():
+        raise ValueError("must not be blank")
+    return value
+
+
 def _table(value: Any) -> Any:
     return {} if value == [] else value  # how Lua encodes an empty table
 
@@ -65,6 +71,7 @@ Id = Annotated[str, Field(min_length=1, max_length=4096)]
 # What a client chooses becomes a file name.
 NewSessionId = Annotated[str, Field(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,126}[A-Za-z0-9])?$")]
 Title = Annotated[str, Field(max_length=MAX_TITLE)]
+NotBlank = Annotated[str, Field(json_schema_extra={"pattern": r"\S"}), AfterValidator(_not_blank)]
 Words = Annotated[str, Field(max_length=4096)]
 Query = Annotated[str, Field(max_length=4096, pattern=r"[^\s\"]")]  # with something to look for in it
 Time = Annotated[str, Field(max_length=40), AfterValidator(_time)]
@@ -829,6 +836,7 @@ class NavigateResult(TypedDict):
     editorText: NotRequired[str]
     editorImages: NotRequired[list[Any]]
     summaryEntryId: NotRequired[str]
+    leftOut: NotRequired[int]  # of the oldest entries, which whoever wrote the summary was not shown: too many
     refusedBy: NotRequired[str]
     reason: NotRequired[str]
     revision: int
@@ -849,7 +857,7 @@ class SessionCompactParams(SessionParams):
     """`summary`: the text itself; without it a hook or a model writes one."""
 
     instructions: Opt[str] = None
-    summary: Opt[str] = None
+    summary: Opt[NotBlank] = None
     first_kept_entry_id: Opt[Id] = None
     expected_leaf_id: Id | None = None
 
@@ -857,6 +865,7 @@ class SessionCompactParams(SessionParams):
 class CompactResult(TypedDict):
     outcome: Literal["compacted", "cancelled", "refused"]
     entryId: NotRequired[str]
+    leftOut: NotRequired[int]  # of the oldest entries, which whoever wrote the summary was not shown: too many
     refusedBy: NotRequired[str]
     reason: NotRequired[str]
     revision: int
@@ -1300,8 +1309,11 @@ class WorkspaceExecuteCommandParams(LspParams):
                 raise ValueError("exactly one of sessionId and textDocument is needed")
             del sent["textDocument"]
             sent["sessionId"] = session_id
-            if sent.pop("position", None) is not None and self.row.place:
-                sent[self.row.place] = entry_id
+            place = self.row.place
+            if sent.pop("position", None) is not None and place:
+                if place in sent:
+                    raise ValueError(f"at most one of position and {place} is allowed: both name an entry")
+                sent[place] = entry_id
         return self.row.params.model_validate(sent)
 
     @model_validator(mode="after")

@@ -206,6 +206,7 @@ export interface CompactPreparation {
 export interface CompactResult {
   outcome: "compacted" | "cancelled" | "refused";
   entryId?: string;
+  leftOut?: number;
   refusedBy?: string;
   reason?: string;
   revision: number;
@@ -526,6 +527,7 @@ export interface NavigateResult {
   editorText?: string;
   editorImages?: unknown[];
   summaryEntryId?: string;
+  leftOut?: number;
   refusedBy?: string;
   reason?: string;
   revision: number;

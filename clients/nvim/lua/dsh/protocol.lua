@@ -176,6 +176,7 @@
 ---@class dsh.CompactResult
 ---@field outcome "compacted"|"cancelled"|"refused"
 ---@field entryId? string
+---@field leftOut? integer
 ---@field refusedBy? string
 ---@field reason? string
 ---@field revision integer
@@ -448,6 +449,7 @@
 ---@field editorText? string
 ---@field editorImages? any[]
 ---@field summaryEntryId? string
+---@field leftOut? integer
 ---@field refusedBy? string
 ---@field reason? string
 ---@field revision integer
