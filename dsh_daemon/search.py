@@ -133,7 +133,7 @@ class Look:
         """The sessions in which it is found, the strongest hit first, where that is equal the latest."""
         found = self.found()
         labels = self._labelled()
-        titles = self._titled(items) if self.only.titles else set[str]()
+        titles = self.titled(items)
         live = self.service.live
         order: list[tuple[int, int, Ranked]] = []
         for path in {*chain.from_iterable(rows for _, rows in found), *labels, *titles} & items.keys():
@@ -180,8 +180,10 @@ class Look:
             known[path] = [label.text for label in live.session.index.labels.copy().values()]
         return {path for path, labels in known.items() if any(map(self._fits, labels))}
 
-    def _titled(self, items: Mapping[str, Item]) -> set[str]:
+    def titled(self, items: Mapping[str, Item]) -> set[str]:
         """Paths of the sessions whose title fits: one that was given, or any where the text is not indexed."""
+        if not self.only.titles:
+            return set()
         given, served = {"user", "agent"}, self.indexing.served
         some = ((path, item) for path, item in items.items() if item.title_source in given or not served(item))
         return {path for path, item in some if self._fits(item.title)}
@@ -217,7 +219,7 @@ class Look:
     def best(self, item: Item, best: int) -> t.Hit | None:
         """The strongest hit of a session; looked for anew where the file is not what was indexed."""
         if best == NO_ENTRY:
-            return self._title(item)
+            return self.title(item)
         try:
             of_dsh = item.peek.format == "dsh"
             if item.path in self.service.live or of_dsh or item.peek.version == 3:
@@ -243,10 +245,11 @@ class Look:
             if live is None:
                 session.journal.close()
 
-    def _title(self, item: Item) -> t.Hit | None:
+    def title(self, item: Item) -> t.Hit | None:
+        """The title of a session as a hit; None where it has another one now."""
         ranges = self.query.ranges(item.title)
         if ranges is None:
-            return None  # it has another title now
+            return None
         return {
             "entryId": self._leaf(item.path), "role": "title", "kind": "title", "branch": "active", "compacted": False,
             "snippet": item.title, "ranges": ranges, "timestamp": iso(item.activity),
@@ -268,26 +271,34 @@ class Look:
 
 @reading.of_one_log
 async def entries(live: LiveSession, search: Search, params: t.SearchEntriesParams) -> t.SearchEntriesResult:
-    """Hits in one session, all there are: what of it is not in the index is looked through."""
+    """Hits in one session, all there are, its title first: what of it is not in the index is looked through."""
     session = live.session
+    item = search.service.store.items().get(live.key)
     start = search.service.indexing.covered(live)
     made_for = session.epoch, request_of(params)
 
     def work() -> t.SearchEntriesResult:
         query, standing = Query(params.query), Open(session)
+        look = Look(search.service, query, Filter(params.where))
         if params.cursor is not None:
             name, place, order = search.orders.find(params.cursor, made_for)
         else:
             name, place = "", 0
-            look = Look(search.service, query, Filter(params.where))
+            title = [NO_ENTRY] if item is not None and look.titled({item.path: item}) else []
             texts = look.texts(live.key, start)
             texts = scan(session, query) if texts is None else texts | scan(session, query, start)
-            content = array("l", ordered(counting(standing, texts, labelled(standing, query), look.only)))
+            found = counting(standing, texts, labelled(standing, query), look.only)
+            content = array("l", title + ordered(found))
             order = Order(made_for, content, content.itemsize)
         hits: list[t.Hit] = []
         while place < len(order.content) and len(hits) < params.limit:
             some = order.content[place : place + params.limit - len(hits)]
-            hits += show(standing, query, some)
+            if some[0] == NO_ENTRY:
+                some = some[:1]
+                named = None if item is None else look.title(item)
+                hits += [] if named is None else [named]
+            else:
+                hits += show(standing, query, some)
             place += len(some)
         result: t.SearchEntriesResult = {"items": hits}
         if place < len(order.content):

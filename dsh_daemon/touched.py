@@ -27,6 +27,7 @@ from .touches import Wanted
 from .traces import items, mentions, time_at, traces
 
 if TYPE_CHECKING:
+    from .items import Item
     from .live import LiveSession
     from .service import Service
     from .wire import types as t
@@ -40,9 +41,9 @@ Hit = tuple[Key, "t.TouchedItem"]
 
 
 class Source(NamedTuple):
-    """A session that may have touched the file: its id, a time after which it did nothing, how to read it."""
+    """A session that may have touched the file: what names it, a time after which it did nothing, how to read it."""
 
-    id: str
+    id: Callable[[], str]  # handed out by this, so asked of those only that are told of: there may be thousands more
     active: int
     open: Callable[[], AbstractContextManager[Session | None]]  # None: it does not name the file. Raises Fault
     inherits: bool = False  # what it took from its parent is told of the parent
@@ -84,7 +85,7 @@ async def in_session(service: Service, live: LiveSession, params: t.SessionTouch
 
 @reading.of_one_log
 async def _of_one(session: Session, request: Request, session_id: str) -> t.TouchedResult:
-    source = Source(session_id, 2**62, lambda: nullcontext(session))
+    source = Source(lambda: session_id, 2**62, lambda: nullcontext(session))
     return await reading.set_aside(session.index.size, look, [source], request)
 
 
@@ -92,8 +93,9 @@ async def everywhere(service: Service, params: t.SessionTouchedParams) -> t.Touc
     """What all listed sessions did to a file, subagents' and archived ones too: the file is asked about, not a list."""
     request = request_of(service, params)
     await service.background.up_to_date()
-    sources = await service.off_loop(lambda: list(_sources(service, request.wanted, params.cwd)))
-    return await reading.set_aside(LONG, look, sources, request)
+    return await reading.set_aside(
+        LONG, lambda: look(list(_sources(service, request.wanted, params.cwd)), request)
+    )  # the list too, so that many who ask at once do not fill every thread
 
 
 def _sources(service: Service, wanted: Wanted, cwd: str | None) -> Iterator[Source]:
@@ -107,7 +109,11 @@ def _sources(service: Service, wanted: Wanted, cwd: str | None) -> Iterator[Sour
     for item in sorted(chosen.values(), key=lambda item: (-item.activity, item.path)):
         opened = partial(_opened, service, item.path, wanted)
         inherits = item.parent is not None and item.parent.path in chosen
-        yield Source(store.info(item)["sessionId"], item.activity, opened, inherits)
+        yield Source(partial(_named, service, item), item.activity, opened, inherits)
+
+
+def _named(service: Service, item: Item) -> str:
+    return service.store.info(item)["sessionId"]
 
 
 @contextmanager
@@ -118,7 +124,7 @@ def _opened(service: Service, path: str, wanted: Wanted) -> Generator[Session | 
         return
     journal = open_journal(path)
     try:
-        named = mentions(journal, wanted.needle)
+        named = mentions(journal, wanted)
     finally:
         journal.close()
     session = service.load(path) if named else None
@@ -170,16 +176,19 @@ def _in_one(source: Source, request: Request, found: Sequence[Hit]) -> list[Hit]
         if session is None:
             return []
         every = traces(session, request.wanted)
+        if not every:
+            return []
+        session_id = source.id()
         first = session.index.inherited if source.inherits else 0
         # An entry from a future that never came stands where its session was active last: no page begins above it.
         active = max(source.active, time_at(session.index, len(session.index) - 1))
         keyed = {
             key: trace for trace in every
-            if (key := (min(trace.time, active), source.id, trace.i, trace.n))[2] >= first
+            if (key := (min(trace.time, active), session_id, trace.i, trace.n))[2] >= first
             and (request.after is None or key < request.after)
             and (last is None or key > last)
         }  # fmt: skip
         keys = sorted(keyed, reverse=True)[: request.limit + 1]
         chosen = [keyed[key] for key in keys]
-        shown = items(session, source.id, every, chosen, request.wanted, changes=request.changes)
+        shown = items(session, session_id, every, chosen, request.wanted, changes=request.changes)
         return list(zip(keys, shown, strict=True))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import posixpath
 import re
+import shlex
 import unicodedata
 from collections.abc import Callable, Iterator
 from typing import Any, Literal, NamedTuple, cast
@@ -34,6 +35,10 @@ _EDITS = re.compile("edit|patch|replace|insert|update|rename|move|delete|remove"
 _WRITES = re.compile("write|create|save|append", re.IGNORECASE)
 _READS = re.compile("read|view|open|cat", re.IGNORECASE)
 _PLAIN = re.compile(r"[A-Za-z0-9_.-]+")
+_BRACES = re.compile(rb'\{(?!")[^{}\s,]*+,[^{}\s]*+\}')  # in a log a quote that stands alone is none of the shell
+_LOWER = bytes(range(256)).lower()
+_QUOTING = b"\\\"'"
+_BESIDE, _BEHIND = 512, 4_096  # bytes around a brace list in which the rest of its word is
 
 
 class Edit(NamedTuple):
@@ -76,7 +81,28 @@ class Wanted:
         self._path = self._place(given, None)
         self.name = posixpath.basename(self._path.rstrip("/"))
         # What of the name stands in every log as it is, however that writes its strings.
-        self.needle = max(_PLAIN.findall(self.name), key=len, default="").encode()
+        self._needle = max(_PLAIN.findall(self.name), key=len, default="").lower()
+
+    def may_be_in(self, log: bytes) -> bool:
+        """Whether a call in these bytes of a log may touch the file. False is sure, but for a call that is cut off.
+
+        A shell may be given a name in any case, with quotes in its middle and spread over brace lists.
+        """
+        if self._needle.encode() in log.translate(_LOWER, _QUOTING):
+            return True
+        looked = 0  # up to where every brace list has been looked at with all of its word
+        for found in _BRACES.finditer(log):
+            if found.end() <= looked:
+                continue
+            begin = max(0, found.start() - _BESIDE)
+            begin = max(begin, log.rfind(b" ", begin, found.start()) + 1)
+            blank = log.find(b" ", found.end(), found.end() + _BEHIND)
+            end = found.end() + _BEHIND if blank < 0 else blank
+            looked = end - _BESIDE if blank < 0 else blank
+            word = log[begin:end].translate(_LOWER, _QUOTING).decode("latin-1")
+            if shellwords.may_spell(word, self._needle):
+                return True
+        return False
 
     def fits(self, path: str, cwd: str | None) -> bool:
         """Whether `path`, spelled in a session of the folder `cwd` (None: unknown), is the wanted file."""
@@ -96,12 +122,14 @@ class Wanted:
 
     def _clean(self, path: str) -> str:
         path = unicodedata.normalize("NFC", path.strip())
-        path = path.removeprefix("file://").removeprefix("@")
+        return self._expanded(path.removeprefix("file://").removeprefix("@"))
+
+    def _expanded(self, path: str) -> str:
         return self._home + path[1:] if path == "~" or path.startswith("~/") else path
 
     def _place(self, path: str, cwd: str | None) -> str:
         if cwd is not None and not _is_absolute(path):
-            path = f"{cwd.rstrip('/')}/{path}"
+            path = self._expanded(f"{cwd.rstrip('/')}/{path}")
         if is_windows(path) or "/" not in path:
             path = path.replace("\\", "/")
         if not _is_absolute(path):
@@ -182,7 +210,8 @@ def _command(fields: dict[str, Any]) -> str:
         if isinstance(value, str):
             return value
         if isinstance(value, list):
-            return " ".join(as_str(word) for word in cast("list[Any]", value))
+            words = [as_str(word) for word in cast("list[Any]", value)]
+            return shlex.join(words) if len(words) > 1 else "".join(words)
     return ""
 
 

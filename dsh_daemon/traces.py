@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Callable, Collection, Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import aside, tree, turns
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .wire import types as t
 
 CHUNK = 1 << 20  # bytes that are looked through at once
+OVERLAP = 1 << 13  # more of them than a name and the brace lists in it take
 TEXT_LIMIT = 240
 LOOK_AHEAD = 500  # entries after a call among which its result is looked for
 FOLLOWED = 1 << 20  # code points of a file whose text is followed through the changes
@@ -47,45 +48,37 @@ class Trace(NamedTuple):
         return self.i, self.n
 
 
-def mentions(journal: Journal, needle: bytes) -> bool:
-    """Whether these bytes stand anywhere in a log."""
-    return next(_places(journal, needle, journal.size(), lambda at: at + 1), None) is not None
+def mentions(journal: Journal, wanted: Wanted) -> bool:
+    """Whether any call of a log may touch the file."""
+    return any(wanted.may_be_in(data) for data in _pieces(journal))
 
 
-def _places(journal: Journal, needle: bytes, end: int, after: Callable[[int], int]) -> Iterator[int]:
-    """Where the needle stands in a log; behind each place the search goes on at `after` of it."""
-    at = 0
-    while at < end:
+def _pieces(journal: Journal) -> Iterator[bytes]:
+    """A log in pieces that overlap, so that each name is whole in one of them."""
+    for at in range(0, journal.size(), CHUNK):
         aside.go_on()
-        data = journal.read(at, min(CHUNK, end - at))
-        found = data.find(needle)
-        if found >= 0:
-            yield at + found
-            at = after(at + found)
-        elif len(data) < len(needle):
-            return
-        else:
-            at += len(data) - len(needle) + 1
+        yield journal.read(at, CHUNK + OVERLAP)
 
 
-def _entries(session: Session, needle: bytes) -> Iterator[int]:
-    """The entries in whose bytes the needle stands, in file order."""
-    index = session.index
-    if not needle or not len(index):
-        yield from range(len(index))
-        return
-    offset, length = index.offset, index.length
-    last = -1
+def _groups(index: Index) -> Iterator[range]:
+    """The entries of a log, so many at a time as are read at once."""
+    first = 0
+    while first < len(index):
+        behind = bisect_left(index.offset, index.offset[first] + CHUNK, first + 1)
+        yield range(first, behind)
+        first = behind
 
-    def after(at: int) -> int:
-        i = bisect_right(offset, at) - 1
-        return max(at + 1, offset[i] + length[i] if i >= 0 else 0)
 
-    for at in _places(session.journal, needle, offset[len(index) - 1] + length[len(index) - 1], after):
-        i = bisect_right(offset, at) - 1
-        if last < i and at < offset[i] + length[i]:
-            last = i
-            yield i
+def _entries(session: Session, wanted: Wanted, calling: Collection[int]) -> Iterator[int]:
+    """The entries of these shapes of which a call may touch the file, in file order."""
+    index, journal = session.index, session.journal
+    for group in _groups(index):
+        aside.go_on()
+        start, last = index.offset[group[0]], group[-1]
+        if any(index.shape[i] in calling for i in group) and wanted.may_be_in(
+            journal.read(start, index.offset[last] + index.length[last] - start)
+        ):
+            yield from (i for i in group if index.shape[i] in calling and wanted.may_be_in(session.raw(i)))
 
 
 def traces(session: Session, wanted: Wanted) -> list[Trace]:
@@ -96,10 +89,9 @@ def traces(session: Session, wanted: Wanted) -> list[Trace]:
         if shape.type == "message" and (shape.flags & Flag.CALLS or shape.role in _RAN)
     }  # fmt: skip
     found: list[Trace] = []
-    for i in _entries(session, wanted.needle):
-        if index.shape[i] in calling:
-            made = ((c, touch) for c in _calls(session.entry(i)) for touch in touches(c.name, c.arguments, wanted, cwd))
-            found += [Trace(time_at(index, i), i, n, call, touch) for n, (call, touch) in enumerate(made)]
+    for i in _entries(session, wanted, calling):
+        made = ((c, touch) for c in _calls(session.entry(i)) for touch in touches(c.name, c.arguments, wanted, cwd))
+        found += [Trace(time_at(index, i), i, n, call, touch) for n, (call, touch) in enumerate(made)]
     return found
 
 

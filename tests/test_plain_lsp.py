@@ -365,7 +365,14 @@ def test_a_command_at_the_cursor_does_what_its_method_does(house: House) -> None
     assert command(client, "dsh.label", **in_document(path, 2), label="good")["result"]["stored"] == "log"
     assert ask(client, "session/labels", {"sessionId": "s1"})["items"][0]["entryId"] == "a1"
     assert command(client, "dsh.fork", **in_document(path, 2))["result"]["outcome"] == "forked"
+    leaf = ask(client, "session/tree", {"sessionId": "s1"})["leafId"]
     assert command(client, "dsh.launch", **in_document(path))["result"]["argv"]
+    for name, place in (("navigate", "targetId"), ("branch", "entryId"), ("fork", "boundary"), ("label", "entryId")):
+        both = command(client, f"dsh.{name}", **here, **{place: "a1"})["error"]
+        assert both["code"] == -32602
+        assert f"position and {place}" in both["message"]
+    assert command(client, "dsh.navigate", **here, targetId=None)["error"]["code"] == -32602  # null is a place too
+    assert ask(client, "session/tree", {"sessionId": "s1"})["leafId"] == leaf
     refused = command(client, "dsh.resume", **in_document(path))["error"]["data"]
     assert (refused["kind"], refused["instead"]) == ("notSupportedByFormat", "session/launch")
 

@@ -311,6 +311,57 @@ def test_title_label_phrase_words_beginnings_stand_in_this_order(tmp_path: Path)
     told(tmp_path, root, 6, story)
 
 
+def test_a_title_is_the_first_hit_of_its_session_too(tmp_path: Path) -> None:
+    root = tmp_path / "sessions"
+    said = [user("u1", None, "blue whale"), assistant("a1", "u1", "blue whale"), user("u2", "a1", "other")]
+    session(root, "both", [*said, entry("session_info", "t", "u2", name="A blue whale")])
+    session(root, "alone", chain(user("u", None, "x"), entry("session_info", "t", None, name="Blue whale")))
+    session(root, "first", chain(user("u", None, "blue whale")))
+
+    async def story(client: Client) -> None:
+        async def found(session_id: str, **where: Any) -> list[tuple[str, str | None]]:
+            return [(hit["role"], hit["entryId"]) for hit in await hits(client, session_id, "blue whale", **where)]
+
+        assert await found("both") == [("title", "t"), ("user", "u1"), ("assistant", "a1")]
+        assert await found("alone") == [("title", "t")]
+        assert await found("first") == [("user", "u")]  # what nobody named is called by what it begins with
+        groups = (await client.request("search/sessions", query="blue whale"))["items"]
+        count = {item["session"]["sessionId"]: item["hits"] for item in groups}
+        assert count == {"both": 2, "alone": 0, "first": 1}
+        best = {item["session"]["sessionId"]: item["best"] for item in groups}
+        for name in ("both", "alone"):
+            assert (await hits(client, name, "blue whale"))[0] == best[name]
+
+        assert await found("both", roles=["title"]) == [("title", "t")]
+        assert await found("both", roles=["user"]) == [("user", "u1")]
+        for more in ({"labeled": False}, {"branch": "active"}, {"types": ["message"]}, {"since": "2020-01-01"}):
+            assert await found("both", **more) == [("user", "u1"), ("assistant", "a1")]
+
+        asked = {"sessionId": "both", "query": "blue whale", "limit": 1}
+        pages = [await client.request("search/entries", **asked)]
+        await client.request("session/rename", sessionId="both", title="Now called otherwise")
+        while cursor := pages[-1].get("nextCursor"):
+            pages.append(await client.request("search/entries", **asked, cursor=cursor))
+        assert [hit["entryId"] for page in pages for hit in page["items"]] == ["t", "u1", "a1"]
+        assert await found("both") == [("user", "u1"), ("assistant", "a1")]
+
+    told(tmp_path, root, 3, story)
+
+
+def test_the_title_of_a_session_without_entries_names_none(tmp_path: Path) -> None:
+    root = tmp_path / "sessions"
+    session(root, "other", chain(user("u", None, "x")))
+
+    async def story(client: Client) -> None:
+        await client.request("session/create", cwd="/tmp/demo/proj", sessionId="empty", persist=False)
+        await client.request("session/rename", sessionId="empty", title="Blue whale")
+        await client.request("session/moveLeaf", sessionId="empty", entryId=None)
+        (hit,) = await hits(client, "empty", "whale")
+        assert (hit["role"], hit["entryId"], marked(hit)) == ("title", None, ["whale"])
+
+    told(tmp_path, root, 1, story)
+
+
 def test_who_says_it_counts_before_when_and_the_latest_session_comes_first(tmp_path: Path) -> None:
     root = tmp_path / "sessions"
     session(root, "tool", chain(user("u", None, "x", 9), tool_result("t", "", "c", "needle", 9)))
@@ -399,7 +450,8 @@ def test_entries_of_a_session_that_is_never_indexed_are_all_found(tmp_path: Path
     async def story(client: Client) -> None:
         assert await names(client, "needle") == ["open"]
         assert await names(client, "needle", cwd="/tmp/secret/deep") == []
-        assert len(await ids(client, "secret", "needle")) == 300
+        titled, *rest = await hits(client, "secret", "needle")
+        assert (titled["role"], len(rest)) == ("title", 300)
         assert await ids(client, "secret", "needle 299") == ["u299"]
 
     told(tmp_path, root, 1, story, DSHD_SEARCH__EXCLUDE='["/tmp/secret/**"]')

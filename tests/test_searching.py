@@ -315,6 +315,56 @@ def test_tab_shows_every_hit_of_a_session_and_left_leads_back(sit: Any) -> None:
     assert "The query is lost in the redirect." in person.ends(0)
 
 
+def test_enter_chooses_of_what_was_typed_however_quickly_it_follows(sit: Any) -> None:
+    person = sit()
+    person.until("the latest sessions")
+    person.type("rewr\r")
+    person.until(LEAVE_SCREEN)
+    assert "Rewrite the redirect" in person.ends(0)
+
+
+def test_enter_on_what_finds_nothing_chooses_nothing(sit: Any) -> None:
+    person = sit()
+    person.until("the latest sessions")
+    person.type("zzznothing\r")
+    person.until("nothing was found")
+    person.type("\x15rewr")
+    person.until("1 session")  # it is still here
+    person.type("\x15zzznothing\t\x1b[B\r")
+    person.until("nothing was found")
+    person.type("\x03")
+    person.until(LEAVE_SCREEN)
+    assert person.ends(130).strip() == ""
+
+
+def test_keys_that_come_before_the_answer_mean_what_it_brings(sit: Any) -> None:
+    person = sit()
+    person.until("the latest sessions")
+    person.type("redirect\t\x1b[B\x1b[B\r")
+    person.until(LEAVE_SCREEN)
+    assert "The query is lost in the redirect." in person.ends(0)
+
+
+def test_a_session_found_by_its_title_alone_shows_that_among_its_hits(tmp_path: Path) -> None:
+    shell = Shell(tmp_path)
+    shell.session("cook", [user("c1", None, "hello"), entry("session_info", "c2", "c1", 2, name="Kitchen plans")])
+    try:
+        found = shell.run("search", "kitchen", "--in", "cook").stdout.splitlines()
+        assert [line.split()[:4] for line in found[1:]] == [["c2", "title", "Kitchen", "plans"]]
+        person = Sitting(shell)
+        person.until("the latest sessions")
+        person.type("kitchen")
+        person.until("1 session")
+        person.type("\t")
+        person.until("1 hit")
+        person.type("\r")
+        person.until(LEAVE_SCREEN)
+        assert "goes on with it" in person.ends(0)  # what is said of a session, not of one of its entries
+        person.close()
+    finally:
+        shell.close()
+
+
 @pytest.mark.parametrize("key", ["\x1b", "\x03"])
 def test_leaving_prints_nothing_and_the_terminal_is_as_it_was(sit: Any, key: str) -> None:
     person = sit()

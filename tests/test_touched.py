@@ -154,6 +154,23 @@ def test_every_touch_is_told_latest_first_with_its_turn_and_step(logs: Logs) -> 
     assert after["items"][1]["renamedFrom"] == FILE
 
 
+def test_a_log_is_looked_into_however_a_command_spells_the_name(logs: Logs) -> None:
+    commands = ["rm src/{config,other}.ts", "cat src/con'fig'.ts", "git -C src checkout config.ts", "cat lib/config.ts"]
+    for n, command in enumerate(commands):
+        logs.write(f"s{n}", [
+            user("u", None, "Do it", 10 + n),
+            assistant("a", "u", "", 10 + n, calls=[call("c", "bash", command=command)]),
+        ])  # fmt: skip
+
+    async def work(client: Client) -> Item:
+        return await touched(client, f"{CWD}/{FILE}")
+
+    result = asked(logs, work)
+    assert named(result) == [("s2", "a"), ("s1", "a"), ("s0", "a")]
+    assert [item["path"] for item in result["items"]] == ["config.ts", FILE, FILE]
+    assert result["coverage"] == {"indexed": 4, "total": 4}
+
+
 def test_changes_are_sent_when_they_are_asked_for(logs: Logs) -> None:
     a_day(logs)
     assert not any("change" in item for item in asked(logs, touched)["items"])
@@ -266,7 +283,9 @@ def test_a_session_that_cannot_be_read_is_not_counted_as_looked_through(logs: Lo
 
     session = Session.open(str(next(logs.folder.rglob("*good.jsonl"))))
     request = Request(Wanted(FILE, "/"), "name", None, 10, changes=False)
-    found = look([Source("good", 10**15, lambda: nullcontext(session)), Source("gone", 5, unreadable)], request)
+    found = look(
+        [Source(lambda: "good", 10**15, lambda: nullcontext(session)), Source(lambda: "gone", 5, unreadable)], request
+    )
     assert (len(found["items"]), found["coverage"]) == (1, {"indexed": 1, "total": 2})
 
 
@@ -281,7 +300,10 @@ def test_a_page_is_full_without_a_look_at_older_sessions(logs: Logs) -> None:
         raise AssertionError("an older session was opened")
 
     request = Request(Wanted(FILE, "/"), "name", None, 2, changes=False)
-    found = look([Source("new", newest, lambda: nullcontext(session)), Source("old", newest - 9_000, older)], request)
+    found = look(
+        [Source(lambda: "new", newest, lambda: nullcontext(session)), Source(lambda: "old", newest - 9_000, older)],
+        request,
+    )
     assert [item["entryId"] for item in found["items"]] == ["a2", "a1"]
     assert "nextCursor" in found
 
@@ -312,7 +334,7 @@ def test_a_name_is_found_across_the_pieces_in_which_a_log_is_read(logs: Logs, mo
     for size in (16, 64, 257, 4096):
         monkeypatch.setattr("dsh_daemon.traces.CHUNK", size)
         request = Request(Wanted(FILE, "/"), "name", None, 100, changes=False)
-        found = look([Source("s1", 2**60, lambda: nullcontext(session))], request)
+        found = look([Source(lambda: "s1", 2**60, lambda: nullcontext(session))], request)
         assert len(found["items"]) == 60
 
 
@@ -350,7 +372,7 @@ def test_logs_of_real_agents_tell_what_they_did_to_a_file(tmp_path: Path) -> Non
     for path in sorted(CORPUS.glob("*/*/sessions/*/**/*.jsonl*")):
         session = Session.open(str(path))
         result = look(
-            [Source("x", 2**60, lambda session=session: nullcontext(session))],
+            [Source(lambda: "x", 2**60, lambda session=session: nullcontext(session))],
             Request(wanted, "name", None, 100, changes=True),
         )
         told[f"{path.parent.name}/{path.name}"] = [
@@ -370,7 +392,7 @@ def test_the_edits_of_a_real_long_session_have_their_changes() -> None:
     session = Session.open(str(CORPUS / "public/v1-large.jsonl"))
     wanted = Wanted("coding-agent/src/tui/tui-renderer.ts", "/home/dev")
     request = Request(wanted, "name", None, 1_000, changes=True)
-    items = look([Source("x", 2**60, lambda: nullcontext(session))], request)["items"]
+    items = look([Source(lambda: "x", 2**60, lambda: nullcontext(session))], request)["items"]
     edits = [item for item in items if item["action"] == "edit"]
     assert len(edits) > 20
     assert [item for item in edits if "\n-" not in item.get("change", "") and "\n+" not in item.get("change", "")] == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from dsh_daemon import patches
+from dsh_daemon import patches, shellwords
 from dsh_daemon.touches import Known, Touch, Wanted, applied, change, touches
 
 CWD = "/home/mina/shop"
@@ -154,11 +155,105 @@ def test_arguments_of_any_shape_are_no_touch_and_no_error(arguments: Any) -> Non
         "cat $HOME/shop/src/config.ts", "cat ~/shop/src/config.ts", "tee src/config.ts <<EOF\nit's x\nEOF",
         "python3 -c \"import re; open('src/config.ts')\"", "node -e 'f(\"./src/config.ts\", 1)'",
         "cat \\\n  src/config.ts",
-        "git -C src add config.ts src/config.ts", "# see src/config.ts", "cat 'src/config.ts",
+        "git -C src add config.ts src/config.ts", "# see src/config.ts", "cat 'src/config.ts", 'cat src/con"fig".ts',
     ],
 )  # fmt: skip
 def test_a_command_that_names_the_file_as_a_word_touches_it(command: str) -> None:
     assert only("bash", {"command": command}).action == "shell"
+
+
+ELSEWHERE = [
+    "git -C src checkout config.ts", "git -c core.pager=cat -C src log config.ts",
+    "sudo -E timeout 5 git -C src add config.ts",
+    "git -C lib -C ../src add config.ts", "make -C src config.ts", "make config.ts -C src", "make -Csrc config.ts",
+    "make --directory=src config.ts", "tar -C src -cf /tmp/a.tar config.ts", "tar -cf src/config.ts -C lib a",
+    "npm --prefix src run format config.ts",
+    "pushd src; vi config.ts; popd", "pushd src >/dev/null && vi config.ts", "pushd lib; popd; vi src/config.ts",
+    "pushd lib; pushd ../src; pushd; pushd; cat config.ts", "cd src >/dev/null && cat config.ts",
+    "cd -P -- src; cat config.ts",
+    "cd lib && cd - && cat src/config.ts", "if cd src; then cat config.ts; fi", "cd; cat shop/src/config.ts",
+    "cd ~/shop && cat src/config.ts", "bash -lc 'cd src && vi config.ts'", "bash -c 'cat \"$1\"' _ src/config.ts",
+]  # fmt: skip
+LISTS = [
+    "rm src/{config,other}.ts", "rm src/{other,config}.{js,ts}", "rm {lib,src}/config.ts", "cp src/config.ts{,.bak}",
+    "rm src/con{fi{x,g},x}.ts", "rm src/c{onfig.ts,ache}", "rm {~/shop/src/config.ts,a}",
+    "rm src/{'config',\"other\"}.ts",
+    "cd src && rm {a,config}.ts", "git -C src rm {a,config}.ts", "prettier -w 'src/{config,other}.ts'",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("word", "words"),
+    [
+        ("a{b,c}d", ["abd", "acd"]), ("{a,{b,c}}", ["a", "b", "a", "c"]), ("a{,.bak}", ["a", "a.bak"]),
+        ("{a}{b c,d}{", ["{a}{b c,d}{"]), ("{a,b}{c,d}", ["ac", "ad", "bc", "bd"]), ("", [""]),
+    ],
+)  # fmt: skip
+def test_a_list_stands_for_each_of_its_members(word: str, words: list[str]) -> None:
+    assert list(shellwords.expanded(word)) == words
+
+
+def test_a_command_is_spelled_out_to_so_many_words_only() -> None:
+    begun = time.process_time()
+    lists = f"rm {'{config,x}' * 300}.ts", f"rm src/config.ts{'{a,b}' * 800}", "rm {a,b}config{.ts,x}; " * 9_000
+    for command in lists:
+        touches("bash", {"command": command}, WANTED, CWD)
+    assert time.process_time() - begun < 3
+
+
+@pytest.mark.parametrize("command", [*ELSEWHERE, *LISTS])
+def test_a_command_names_the_file_from_the_folder_where_it_is_and_in_lists(command: str) -> None:
+    wanted = Wanted("/home/mina/shop/src/config.ts", "/home/mina")
+    assert only("bash", {"command": command}, wanted).action == "shell"
+    for log in (json.dumps({"command": command}), json.dumps(json.dumps({"command": command}), indent=1)):
+        assert wanted.may_be_in(log.encode())
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "git -C lib checkout config.ts", "git commit -C config.ts", "pushd src; popd; vi config.ts",
+        "popd; vi config.ts",
+        "bash -c 'cd lib && vi config.ts'", "bash -c 'cd src'; vi config.ts", "tar -cf config.ts -C src a",
+        "rm lib/{config,other}.ts", "rm src/{config,other}.tsx", "rm src/{config}.ts", "rm src/{con,fig}.ts",
+        "cd src; cd -; cat config.ts", "cd $(pwd) && cat config.ts",
+    ],
+)  # fmt: skip
+def test_a_command_names_no_file_of_another_folder_and_nothing_beside_its_lists(command: str) -> None:
+    assert touches("bash", {"command": command}, Wanted("/home/mina/shop/src/config.ts", "/home/mina"), CWD) == []
+
+
+def test_a_command_may_give_a_name_decomposed_or_on_windows_in_any_case() -> None:
+    cafe = Wanted("/home/mina/shop/docs/caf\u00e9.md", "/home/mina")
+    for command in ("rm -- docs/cafe\u0301.md", "rm docs/{a,cafe\u0301}.md"):
+        assert only("bash", {"command": command}, cafe).path.endswith("docs/cafe\u0301.md")  # as it spells it
+        for plain in (True, False):
+            assert cafe.may_be_in(json.dumps(command, ensure_ascii=plain).encode())
+    wanted = Wanted("C:/shop/src/config.ts", "C:/Users/Mina")
+    assert only("bash", {"command": "type src/Config.TS"}, wanted, "C:\\shop")
+    assert wanted.may_be_in(b'{"command":"type src/Config.TS"}')
+
+
+def test_a_list_in_a_move_tells_what_became_of_the_file() -> None:
+    touch = only("bash", {"command": "mv src/config.{ts,js}"}, Wanted("/home/mina/shop/src/config.ts", "/home/mina"))
+    assert (touch.path, touch.renamed_to) == ("src/config.ts", "src/config.js")
+
+
+PARTS = st.recursive(
+    st.sampled_from(["c", "on", "fig", ".ts", "config", "src/", "x", "", "'", '"']),
+    lambda part: st.lists(part, max_size=3).flatmap(lambda m: st.sampled_from(["".join(m), f"{{{','.join(m)}}}"])),
+    max_leaves=12,
+)
+
+
+@settings(max_examples=500, deadline=None)
+@given(st.lists(PARTS, max_size=6).map("".join), st.sampled_from(["cat ", "cd src; cat ", ""]))
+def test_no_log_is_passed_over_whose_call_touches_the_file(word: str, before: str) -> None:
+    command = f"{before}{word}"
+    if touches("bash", {"command": command}, WANTED, CWD):
+        record = {"id": "a", "arguments": {"command": command, "timeout": 5}}
+        for log in (record, json.dumps(record)):
+            assert WANTED.may_be_in(json.dumps(log, separators=(",", ":")).encode())
 
 
 @pytest.mark.parametrize(
@@ -368,6 +463,8 @@ def test_any_text_is_a_command_and_a_patch(text: str) -> None:
     "piece",
     [
         "'", '"', "\\", "$(", "cat config.ts ", "[config.ts]\n", "a:", "--- a\n+++ b\n", "<SM:EDIT ", '<SM:EDIT "',
+        "cd a;", "pushd a;", "{", "{a,", "{a,b}", "{config.ts,b}", "{c,o}{n,f}{i,g}.ts ", "git -C a ",
+        "bash -c config.ts;",
         '<SM:EDIT path="config.ts"><SM:FIND>', '<SM:EDIT path="config.ts"><SM:FIND></SM:PUT>', '<SM:EDIT> path="a" ',
     ],
 )  # fmt: skip
@@ -377,4 +474,5 @@ def test_long_calls_are_read_in_no_time(piece: str) -> None:
     for name in ("command", "input", "path"):
         touches("bash", {name: text}, WANTED, CWD)
         touches("bash", {name: f"{text}/"}, WANTED, CWD)
+    WANTED.may_be_in(text.replace("config", "other").encode())
     assert time.process_time() - begun < 3

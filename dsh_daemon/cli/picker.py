@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -77,9 +78,10 @@ class Picker:
         self.place = place
         self.outer: list[Place] = []  # where `left` leads back to
         self.items: list[Result] = []
+        self.found: Place | None = None  # where the items were found; None before the first answer
         self.first = 0  # of them on the screen
         self.status = ""
-        self.answered = False
+        self.waiting: deque[Key] = deque()  # pressed for what is not found yet
         self.view = screen()
         self._asking: asyncio.Task[None] | None = None
 
@@ -93,33 +95,38 @@ class Picker:
                 self._asking.result()  # raises what a lost connection raised
             match key:
                 case Key.ESCAPE | Key.LEFT if self.outer:
+                    self.waiting.clear()
                     self.enter(self.outer.pop())
                 case Key.ESCAPE | Key.INTERRUPT:
                     return None
-                case Key.ENTER if self.items:
-                    return self.choice()
-                case Key.TAB | Key.RIGHT:
-                    self.look_into()
+                case Key.BACKSPACE | Key.WORD | Key.CLEAR | str():
+                    self.type(_typed(self.place.query, key))
+                case Key.REPAINT:
+                    pass
                 case Key():
-                    self.press(key)
-                case _:
-                    self.type((self.place.query + clean(key[:LONGEST]))[:LONGEST])
+                    self.waiting.append(key)
+            # An item is chosen of what was asked for, never of what the screen still shows from before.
+            while self.waiting and self.is_found:
+                key = self.waiting.popleft()
+                if key is Key.ENTER and self.items:
+                    return self.choice()
+                self.press(key)
+
+    @property
+    def is_found(self) -> bool:
+        """Whether the items are those of the place and of what is typed there now."""
+        return self.found is not None and self.found[:2] == self.place[:2]
 
     def press(self, key: Key) -> None:
-        """A key that changes what is typed or chosen; any other does nothing."""
-        query = self.place.query
-        match key:
-            case Key.BACKSPACE:
-                self.type(_last_character.sub("", query))
-            case Key.WORD:
-                self.type(query.rstrip().rpartition(" ")[0])
-            case Key.CLEAR:
-                self.type("")
-            case _:
-                self.move(key)
+        """A key that looks into the chosen item or chooses another one; any other does nothing."""
+        if key in {Key.TAB, Key.RIGHT}:
+            self.look_into()
+        else:
+            self.move(key)
 
     def type(self, query: str) -> None:
         if query != self.place.query:
+            self.waiting.clear()
             self.place = self.place._replace(query=query, chosen=0)
             self.ask()
 
@@ -135,16 +142,14 @@ class Picker:
             self.enter(Place(self.items[self.place.chosen]["session"], self.place.query))
 
     def enter(self, place: Place) -> None:
-        self.place, self.items, self.status, self.answered = place, [], "", False
+        self.place, self.items, self.status, self.found = place, [], "", None
         self.ask()
 
     def choice(self) -> Choice:
+        """The chosen entry; where it is the title that was found, or nothing was asked for, the session."""
         item = self.items[self.place.chosen]
-        if self.place.info is not None:
-            return Choice(self.place.info["sessionId"], item["entryId"])
-        hit = item.get("best")
-        entry = None if hit is None or hit["role"] == "title" else hit["entryId"]
-        return Choice(item["session"]["sessionId"], entry)
+        info, hit = (item["session"], item.get("best")) if self.place.info is None else (self.place.info, item)
+        return Choice(info["sessionId"], None if hit is None or hit["role"] == "title" else hit["entryId"])
 
     # Asking
 
@@ -164,8 +169,9 @@ class Picker:
                 try:
                     left = await self._found(place)
                 except RpcError as exc:
-                    self.items, self.status, left = [], clean(exc.message), False
-                self.answered = True
+                    left = False
+                    self.show([], clean(exc.message))
+                self.found = place
                 self.keys.put(Key.REPAINT)
                 if not left:
                     return
@@ -176,7 +182,7 @@ class Picker:
 
     async def _found(self, place: Place) -> bool:
         """Take in what there is; whether more may be found in a moment."""
-        left = ""
+        left, items, status = "", list[Result](), ""
         if place.query.replace('"', "").strip():
             asked = {"query": place.query, "where": self.where, "limit": PAGE}
             if place.info is None:
@@ -185,19 +191,26 @@ class Picker:
             else:
                 result = await self.client.request("search/entries", {**asked, "sessionId": place.info["sessionId"]})
                 what = "hit"
-            self.items = result["items"]
+            items = result["items"]
             more = "more than " if "nextCursor" in result else ""
-            self.status = left or more + plural(len(self.items), what)
+            status = left or more + plural(len(items), what)
         elif place.info is None:
             names = ("cwd", "scope", "formats", "archived", "subagents")
             filters = {name: self.where[name] for name in names if name in self.where}
             listed = await self.client.request("session/list", {**filters, "limit": PAGE})
-            self.items = [{"session": info, "hits": 0} for info in listed["items"]]
-            self.status = "the latest sessions"
-        else:
-            self.items, self.status = [], ""
-        self.place = self.place._replace(chosen=max(0, min(self.place.chosen, len(self.items) - 1)))
+            items = [{"session": info, "hits": 0} for info in listed["items"]]
+            status = "the latest sessions"
+        self.show(items, status)
         return bool(left)
+
+    def show(self, items: list[Result], status: str) -> None:
+        """Take in what was found; where more of the same is found, what is about to be chosen stays so."""
+        chosen = self.place.chosen
+        if self.is_found and self.items and self.place.info is None:
+            before = self.items[chosen]["session"]["sessionId"]
+            chosen = next((n for n, item in enumerate(items) if item["session"]["sessionId"] == before), chosen)
+        self.items, self.status = items, status
+        self.place = self.place._replace(chosen=max(0, min(chosen, len(items) - 1)))
 
     # Drawing
 
@@ -233,7 +246,7 @@ class Picker:
             height -= 1
         if not self.items:
             nothing = "nothing was found" if self.place.query.strip() else "type what to look for"
-            yield from [self.view.paint(f"  {nothing}", "dim")] * self.answered
+            yield from [self.view.paint(f"  {nothing}", "dim")] * (self.found is not None)
             return
         blocks = list(self._blocks())
         self.first = min(self.first, self.place.chosen)
@@ -258,6 +271,19 @@ class Picker:
             if "best" in item:
                 lines.append(hit_line(self.view, item["best"], mark="▌   " if chosen else "    ", ids=False))
             yield lines
+
+
+def _typed(query: str, key: Key | str) -> str:
+    """A query after something was typed into it or taken back."""
+    match key:
+        case Key.BACKSPACE:
+            return _last_character.sub("", query)
+        case Key.WORD:
+            return query.rstrip().rpartition(" ")[0]
+        case str():
+            return (query + clean(key[:LONGEST]))[:LONGEST]
+        case _:
+            return ""
 
 
 def _end(text: str, room: int) -> str:

@@ -193,10 +193,15 @@ def _notes(result: Result, what: str, shown: int) -> Iterator[str]:
         yield f"no {what} has that" if what == "session" else "nothing in this session has that"
     elif "nextCursor" in result:
         yield f"the strongest {plural(shown, what)}; `--limit 0` shows all"
-    if shown and what == "session" and any(item["hits"] > 1 for item in result["items"]):
+    if shown and what == "session" and any(_has_more(item) for item in result["items"]):
         yield f"every hit of one: `{program()} search … --in ID`"
     if unread := unsearched(result):
         yield unread
+
+
+def _has_more(item: Result) -> bool:
+    """Whether a session has hits beside the one that is shown: a title is not counted among them."""
+    return item["hits"] > (item["best"]["role"] != "title")
 
 
 def unsearched(result: Result) -> str:
