@@ -354,3 +354,31 @@ def test_an_editor_that_is_killed_leaves_nothing_behind(desk: Desk, log: Path) -
     while "neovim" in names():
         assert time.monotonic() < until
         time.sleep(0.02)
+
+
+def stand_in(desk: Desk, script: str) -> None:
+    """Another `dshd`, first on the PATH of the editors."""
+    program = desk.bin / "dshd"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+
+
+def test_a_dshd_that_fails_is_quoted_and_the_sidebar_does_not_go_on_looking(desk: Desk) -> None:
+    stand_in(desk, "echo 'No module named dsh' >&2; echo more >&2; exit 1")
+    editor = desk.editor()
+    editor.command("Dsh")
+    editor.wait_message("dsh: dshd failed: No module named dsh")
+    editor.wait_screen("the daemon cannot be asked")
+    assert editor.lua(LINES) == ["the daemon cannot be asked (:checkhealth dsh, R: again)"]
+    (desk.bin / "dshd").unlink()
+    editor.keys("R")
+    editor.wait_screen("← leaf")
+
+
+def test_a_dshd_that_hangs_is_given_up(desk: Desk) -> None:
+    stand_in(desk, "exec sleep 600")
+    editor = desk.editor()
+    editor.command("Dsh")
+    editor.wait_screen("looking for sessions")
+    editor.wait(lambda: "dshd does not answer" in editor.messages, "the end of the patience", within=40)
+    editor.wait_screen("the daemon cannot be asked")

@@ -154,6 +154,10 @@ def test_completion_offers_sessions_entries_and_labels(desk: Desk, editor: Edito
     assert completed("DshLabel before") == ["before-refactor"]
     assert completed(f"DshBranch {story.FIX[:4]}") == [story.FIX]
     assert completed("Dsh to") == ["toggle"]
+    desk.ask("session/label", sessionId=LOGIN, entryId=story.FIX, label="good enough for now")
+    assert completed("DshLabel good en") == ["enough for now"]
+    assert completed("DshTree Fix the lo") == ["login redirect"]
+    assert completed("DshTranscript Fix the ") == ["login redirect"]
 
 
 # --- new sessions
@@ -304,6 +308,26 @@ def test_dsh_search_with_a_bang_looks_into_the_session_in_use_only(editor: Edito
     expected = editor.lines(editor.lua(RESULTS))[chosen - 1].split("  ")[2]
     editor.type("<CR>")
     editor.wait(lambda: row_text(editor) == expected, "the cursor there")
+
+
+def test_a_session_found_by_its_title_is_opened_where_its_leaf_is(desk: Desk, editor: Editor) -> None:
+    for name, moved in (("kitchen-1", None), ("kitchen-2", "empty")):
+        desk.ask("session/create", cwd=str(desk.project), sessionId=name)
+        said = {"type": "message", "message": {"role": "user", "content": f"Hello from {name}"}}
+        desk.ask("session/append", sessionId=name, entries=[said])
+        desk.ask("session/rename", sessionId=name, title=f"Kitchen plans {name}")
+        if moved:
+            desk.ask("session/moveLeaf", sessionId=name, entryId=None)
+    for name in ("kitchen-1", "kitchen-2"):
+        editor.command(f"DshSearch plans {name}")
+        editor.wait_screen("title  Kitchen")
+        editor.type("<CR>")
+        tree_of(editor, f"Hello from {name}")
+        editor.command("DshSearch! plans")
+        editor.wait_screen("title  Kitchen")
+        editor.type("<CR>")
+        editor.wait(lambda: editor.lua("return #vim.api.nvim_list_wins()") == 2, "the end of the search")
+        tree_of(editor, f"Hello from {name}")
 
 
 def test_a_search_that_finds_nothing_says_so_and_escape_closes_it(editor: Editor) -> None:

@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ ROWS = [
     "   assistant  All tests pass",
     "   user       Now refactor",
 ]
+NOW = time.strftime("%Y-%m-%dT%H:%M:%S.000Z", time.gmtime())
 READ = [{"id": "c1", "name": "read", "arguments": {"path": "src/auth/login.ts"}}]
 
 
@@ -952,3 +954,214 @@ def test_what_a_compaction_took_from_the_model_is_not_marked_as_an_error(desk: D
           children = 0, depth = 0, active = true, flags = { 'shadowed' } }).marks"""
     )
     assert marks == [["  ", "DshHint"], ["shadowed", "DshFacts"]]
+
+
+# What is under the cursor is what a key means
+
+
+def under_cursor(editor: Editor) -> str:
+    return editor.lua("return require('dsh.view').listed_session().sessionId")
+
+
+def test_the_cursor_stays_on_its_session_when_the_list_is_sorted_again(desk: Desk, log: Path) -> None:
+    editor = desk.editor()
+    editor.command("Dsh")
+    editor.wait_screen("← leaf")
+    editor.keys("gg3j")
+    assert under_cursor(editor) == "tree"
+    editor.keys("k")
+    chosen = under_cursor(editor)
+    desk.ask("session/append", sessionId="tree", entries=[{**user("n1", "a4", "Now"), "timestamp": NOW}])
+    editor.wait(lambda: "Find why" in editor.lines(editor.named("^dsh://sidebar"))[0], "the other order")
+    assert under_cursor(editor) == chosen
+    assert editor.lua("return vim.api.nvim_win_get_cursor(0)[1]") == 4
+
+
+def test_the_cursor_leaves_the_list_with_a_session_that_is_not_listed_any_more(desk: Desk, log: Path) -> None:
+    editor = desk.editor()
+    editor.command("Dsh")
+    editor.wait_screen("← leaf")
+    editor.keys("gg2j")
+    desk.ask("session/delete", sessionId=under_cursor(editor))
+    editor.wait(lambda: editor.lua("return require('dsh.view').listed_session() == nil"), "the cursor below the list")
+    assert editor.lua("return vim.api.nvim_win_get_cursor(0)[1]") == 4
+
+
+@pytest.mark.parametrize("hide", ["filter", "fold"])
+def test_the_mark_of_a_leaf_that_is_hidden_is_not_taken_for_the_leaf(sidebar: Sidebar, hide: str) -> None:
+    if hide == "filter":
+        sidebar.editor.keys("oo")
+        sidebar.at("u4")
+    else:
+        sidebar.go("u4")
+        sidebar.editor.keys("zc")
+    sidebar.editor.wait(lambda: sidebar.editor.lua("return require('dsh.view').row().leaf"), "the mark")
+    sidebar.editor.keys("<CR>")
+    prompt = sidebar.editor.wait(lambda: sidebar.editor.named("^dsh%-prompt://"), "the prompt buffer")
+    assert sidebar.editor.lines(prompt) == ["Try the conservative way"]
+    assert sidebar.leaf == "a2"
+
+
+def test_an_entry_that_was_chosen_is_shown_whatever_words_and_filter_are_in_force(sidebar: Sidebar) -> None:
+    editor = sidebar.editor
+    editor.type("/conservative<CR>")
+    sidebar.shows(["user       Try the conservative way"])
+    editor.lua("require('dsh.view').open({ session_id = 'tree', entry_id = 'a3' })")
+    sidebar.at("a3")
+    editor.wait_message("all rows again: the entry does not hold “conservative”")
+    assert sidebar.lines == ROWS
+    editor.keys("oo")
+    editor.wait(lambda: len(sidebar.lines) == 4, "prompts only")
+    editor.lua("require('dsh.view').open({ session_id = 'tree', entry_id = 'a2' })")
+    sidebar.at("a2")
+    editor.wait_message("filter default: user-only does not show the entry")
+    editor.keys("oo")
+    editor.wait(lambda: len(sidebar.lines) == 4, "prompts only")
+    editor.keys("ggGgl")
+    sidebar.at("u4")
+    assert len(sidebar.lines) == 4
+
+
+def test_a_session_of_another_directory_is_shown_to_run(desk: Desk) -> None:
+    elsewhere = desk.folder / "elsewhere"
+    elsewhere.mkdir()
+    agent = desk.client("agent")
+    session_id = agent.ask("session/create", cwd=str(desk.project))["sessionId"]
+    agent.ask("session/resume", sessionId=session_id)
+    editor = desk.editor(elsewhere)
+    editor.command("Dsh")
+    editor.wait_screen("no sessions of")
+    editor.lua("require('dsh.view').open({ session_id = ... })", session_id)
+    editor.wait_screen("nothing was said yet")
+    agent.ask("turn/start", sessionId=session_id, content="Do it")
+    editor.wait(lambda: "running" in editor.lua("return require('dsh').statusline()"), "running")
+    assert editor.lines(editor.named("^dsh://sidebar"))[0].startswith("no sessions of")
+
+
+# Prompts
+
+
+def test_an_unsent_prompt_is_not_replaced_unasked(sidebar: Sidebar) -> None:
+    editor = sidebar.editor
+    sidebar.desk.ask("session/draft", sessionId="tree", text="Half written\nby hand")
+    editor.lua("vim.ui.select = function(items, options, go) _G.asked = options.prompt; go(items[_G.choice]) end")
+    editor.lua("_G.choice = 2")
+    sidebar.go("u2")
+    editor.keys("e")
+    editor.wait(lambda: editor.lua("return _G.asked"), "the question")
+    assert editor.lua("return _G.asked") == "An unsent prompt would be lost: “Half written”"
+    assert sidebar.leaf == "a4"
+    assert sidebar.desk.ask("session/draft", sessionId="tree")["text"] == "Half written\nby hand"
+    editor.lua("_G.choice = 1")
+    editor.keys("e")
+    editor.wait(lambda: editor.named("^dsh%-prompt://"), "the prompt buffer")
+    assert sidebar.leaf == "a2"
+
+
+def test_a_prompt_that_nobody_has_typed_on_is_replaced_without_a_question(sidebar: Sidebar) -> None:
+    editor = sidebar.editor
+    editor.lua("vim.ui.select = function() _G.asked = true end")
+    for row, text in (("u2", "Fix it and add a test"), ("u4", "Try the conservative way")):
+        editor.command("Dsh open")
+        sidebar.go(row)
+        editor.keys("e")
+        editor.wait(lambda text=text: editor.lines(editor.named("^dsh%-prompt://")) == [text], "the prompt")
+    assert editor.lua("return _G.asked") is None
+
+
+@pytest.mark.parametrize("key", ["e", "b"])
+def test_pictures_that_a_prompt_loses_are_told(desk: Desk, key: str) -> None:
+    prompt = user("u1", None, "What is this?", 1)
+    prompt["message"]["content"].append({"type": "image", "mimeType": "image/png", "data": "aGk="})
+    entries = [prompt, assistant("a1", "u1", "A cat", 2)]
+    path = write_log(desk.folder / "pi" / "--shop--" / "cat.jsonl", entries, header("cat", str(desk.project)))
+    sidebar = shown(desk, path, "cat")
+    sidebar.go("u1")
+    sidebar.editor.keys(key)
+    sidebar.editor.wait_message("1 picture of this prompt cannot be shown here; it is sent without")
+
+
+# Rooms and terminals
+
+
+def test_a_long_label_is_cut_so_that_it_and_the_leaf_are_seen(desk: Desk, log: Path) -> None:
+    sidebar = shown(desk, log, "tree", init="require('dsh').setup({ sidebar = { width = 44 } })")
+    label = "a label of thirty-six characters, so"
+    desk.ask("session/label", sessionId="tree", entryId="a4", label=label)
+    text = sidebar.editor.wait_screen("⚑ a label of thirty").text
+    assert "← leaf" in text
+    assert label not in text
+    sidebar.editor.command("vertical resize 100")
+    sidebar.editor.wait_screen(label)
+
+
+def test_r_again_goes_to_the_terminal_where_the_agent_runs(sidebar: Sidebar) -> None:
+    fake = sidebar.desk.bin / "pi"
+    fake.write_text('#!/bin/sh\necho "agent with $*"\nread -r line\n')
+    fake.chmod(0o755)
+    editor = sidebar.editor
+    editor.keys("rr")
+    editor.wait_screen("agent with")
+    terminals = """return vim.tbl_filter(function(buf)
+      return vim.bo[buf].buftype == 'terminal'
+    end, vim.api.nvim_list_bufs())"""
+    (terminal,) = editor.lua(terminals)
+    editor.command("close")
+    editor.command("Dsh open")
+    editor.keys("r")
+    editor.wait(lambda: editor.lua("return vim.api.nvim_get_current_buf()") == terminal, "the terminal")
+    assert editor.lua(terminals) == [terminal]
+    editor.lua("vim.fn.jobstop(vim.bo.channel)")
+    editor.wait(lambda: editor.lua("return vim.fn.jobwait({ vim.bo.channel }, 0)[1]") != -1, "the end of the agent")
+    editor.command("stopinsert")
+    editor.command("Dsh open")
+    editor.keys("r")
+    editor.wait(lambda: len(editor.lua(terminals)) == 2, "another terminal")
+
+
+def test_a_terminal_that_comes_while_a_person_types_elsewhere_does_not_take_the_keys(sidebar: Sidebar) -> None:
+    fake = sidebar.desk.bin / "pi"
+    fake.write_text('#!/bin/sh\necho "agent with $*"\nread -r line\n')
+    fake.chmod(0o755)
+    editor = sidebar.editor
+    editor.command("wincmd p")
+    editor.type("i")
+    editor.wait(lambda: editor.nvim.api.get_mode()["mode"] == "i", "Insert mode")
+    editor.lua("require('dsh.terminal').resume('tree')")
+    editor.wait_screen("agent with")
+    editor.type("code<Esc>")
+    editor.wait(lambda: editor.lines() == ["code"], "the letters")
+
+
+def test_a_key_on_escape_is_there_again_after_a_summary(desk: Desk, log: Path) -> None:
+    model = Model(desk)
+    model.let.set()
+    init = "_G.choice = 2; require('dsh').setup({ keys = { close = '<Esc>' } })" + SELECT
+    sidebar = shown(desk, log, "tree", init=init)
+    sidebar.go("a3")
+    sidebar.editor.keys("s")
+    sidebar.editor.wait(lambda: sidebar.entries()[-1]["type"] == "branch_summary", "the summary")
+    sidebar.at(sidebar.entries()[-1]["id"])
+    sidebar.editor.keys("<Esc>")
+    assert sidebar.editor.lua("return require('dsh.view').is_shown()") is False
+
+
+def test_a_document_beside_a_lone_sidebar_gets_all_the_room_there(sidebar: Sidebar) -> None:
+    editor = sidebar.editor
+    editor.command("only")
+    editor.command("DshTranscript")
+    editor.wait(lambda: editor.named("^dsh%-transcript://"), "the transcript")
+    assert editor.lua("return #vim.api.nvim_list_wins()") == 2
+    assert editor.lua("return vim.api.nvim_win_get_width(0)") > 50
+
+
+def test_a_log_that_came_back_is_shown_again(sidebar: Sidebar) -> None:
+    kept = sidebar.log.read_bytes()
+    sidebar.log.unlink()
+    sidebar.shows(["this session was deleted"])
+    sidebar.log.write_bytes(kept)
+    sidebar.editor.wait(
+        lambda: any(one["sessionId"] == "tree" for one in sidebar.desk.ask("session/list")["items"]), "the session"
+    )
+    sidebar.editor.keys("R")
+    sidebar.shows(ROWS)

@@ -51,8 +51,8 @@ vim.api.nvim_create_autocmd({ "BufReadCmd", "SessionLoadPost" }, {
 
 for name, options in pairs(commands) do
   if options.complete == true then
-    options.complete = function(lead)
-      return require("dsh.commands").complete[name](lead)
+    options.complete = function(lead, line, position)
+      return require("dsh.commands").completed(name, lead, line:sub(1, position))
     end
   end
   vim.api.nvim_create_user_command(name, function(use)

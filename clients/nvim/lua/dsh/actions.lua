@@ -40,6 +40,21 @@ local function offer_fork(session_id, err)
   )
 end
 
+--- Open the prompt that a move or branch brought back.
+---@param session_id string where it will be sent
+---@param result dsh.NavigateResult|dsh.BranchResult|dsh.ForkResult
+local function edit(session_id, result)
+  if not result.editorText then
+    return
+  end
+  require("dsh.prompt").open(session_id, result.editorText)
+  local images = #(result.editorImages or {})
+  if images > 0 then
+    local pictures = text.plural(images, "picture", "pictures")
+    say.warn(pictures .. " of this prompt cannot be shown here; it is sent without")
+  end
+end
+
 ---@param result dsh.NavigateResult
 ---@param session_id string
 ---@param back? boolean
@@ -55,9 +70,7 @@ local function moved(result, session_id, back)
     if view.session_id() == session_id and result.leafId then
       view.go_to(result.leafId)
     end
-    if result.editorText then
-      require("dsh.prompt").open(session_id, result.editorText)
-    end
+    edit(session_id, result)
   end
 end
 
@@ -67,9 +80,16 @@ end
 local function navigate_summarising(params, callback)
   local buf = require("dsh.view").ids()
   local id
+  local before ---@type table<string, any>? what <Esc> did in the sidebar
   local function unmap()
-    if buf and vim.api.nvim_buf_is_valid(buf) then
-      pcall(vim.keymap.del, "n", "<Esc>", { buffer = buf })
+    if not (buf and vim.api.nvim_buf_is_valid(buf)) then
+      return
+    end
+    pcall(vim.keymap.del, "n", "<Esc>", { buffer = buf })
+    if before then
+      vim.api.nvim_buf_call(buf, function()
+        vim.fn.mapset("n", false, before)
+      end)
     end
   end
   id = client.work(
@@ -82,6 +102,10 @@ local function navigate_summarising(params, callback)
     end
   )
   if buf then
+    vim.api.nvim_buf_call(buf, function()
+      local map = vim.fn.maparg("<Esc>", "n", false, true)
+      before = map.buffer == 1 and map or nil
+    end)
     vim.keymap.set("n", "<Esc>", function()
       client.cancel(id)
     end, { buffer = buf, nowait = true, desc = "Cancel the summary" })
@@ -111,11 +135,13 @@ function M.navigate(session_id, target_id, options)
       moved(result, session_id, options.back)
     end
   end
-  if options.summarize then
-    navigate_summarising(params, answered)
-  else
-    client.request("session/navigate", params, answered)
-  end
+  require("dsh.prompt").make_way(params, function()
+    if options.summarize then
+      navigate_summarising(params, answered)
+    else
+      client.request("session/navigate", params, answered)
+    end
+  end)
 end
 
 --- Ask how what is left behind is to be summarised, and move the leaf.
@@ -177,10 +203,10 @@ local function made(result)
   elseif result.outcome == "refused" then
     say.warn("refused by an extension, no session was made")
   else
-    require("dsh.view").open({ session_id = result.session.sessionId })
-    if result.editorText then
-      require("dsh.prompt").open(result.session.sessionId, result.editorText)
-    end
+    require("dsh.scratch").arrive(function()
+      require("dsh.view").open({ session_id = result.session.sessionId })
+    end)
+    edit(result.session.sessionId, result)
   end
 end
 

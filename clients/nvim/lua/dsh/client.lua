@@ -365,8 +365,16 @@ local function attach(factory)
   end)
 end
 
+--- Why there is no path of a socket, of a `dshd` that could be run.
+---@param stderr string?
+---@return string
+local function failure(stderr)
+  local line = vim.trim(stderr or ""):match("^[^\n]+")
+  return "dshd failed" .. (line and ": " .. line or " (see :checkhealth dsh)")
+end
+
 --- Ask `dshd` for the path of the socket, once.
----@param callback fun(path: string?)
+---@param callback fun(path: string?, problem: string?)
 local function find_socket(callback)
   if socket_path then
     callback(socket_path)
@@ -374,20 +382,31 @@ local function find_socket(callback)
   end
   local command =
     vim.list_extend(vim.deepcopy(require("dsh.config").get().daemon.cmd), { "socket-path" })
-  local started = pcall(
+  local waiting = true
+  ---@param path string?
+  ---@param problem string?
+  local function answer(path, problem)
+    if waiting then
+      waiting = false
+      callback(path, problem)
+    end
+  end
+  local started, job = pcall(
     vim.system,
     command,
     { text = true },
     vim.schedule_wrap(function(done)
-      if done.code == 0 then
-        socket_path = vim.trim(done.stdout)
-      end
-      callback(socket_path)
+      answer(done.code == 0 and vim.trim(done.stdout) or nil, failure(done.stderr))
     end)
   )
   if not started then
-    callback(nil)
+    answer(nil, "dshd was not found (see :checkhealth dsh)")
+    return
   end
+  after(PATIENCE, function()
+    job:kill("sigkill")
+    answer(nil, "dshd does not answer (see :checkhealth dsh)")
+  end)
 end
 
 --- Does somebody listen there?
@@ -409,13 +428,18 @@ end
 function connect()
   trying = true
   local mine = generation
-  find_socket(function(path)
+  find_socket(function(path, problem)
     if mine ~= generation then
       return
     elseif not path then
-      failed({ kind = "notFound", message = "dshd was not found (see :checkhealth dsh)" })
+      failed({
+        kind = "notFound",
+        message = problem --[[@as string]],
+      })
       return
     end
+    socket_path = path
+    stop_timer()
     probe(path, function(up)
       if mine ~= generation then
         return

@@ -210,4 +210,19 @@ M.complete.DshResume = M.complete.DshTree
 M.complete.DshTranscript = M.complete.DshTree
 M.complete.DshPrompt = M.complete.DshTree
 
+--- Candidates for the last word of a command line, which may be one of several of a title or label.
+---@param name string of the command
+---@param lead string the last word
+---@param line string up to the cursor
+---@return string[]
+function M.completed(name, lead, line)
+  local typed = line:match("Dsh%a*!?%s+(.*)$") or lead
+  if not vim.endswith(typed, lead) then
+    typed = lead
+  end
+  return vim.tbl_map(function(candidate)
+    return candidate:sub(#typed - #lead + 1)
+  end, M.complete[name](typed))
+end
+
 return M

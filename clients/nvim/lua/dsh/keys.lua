@@ -51,6 +51,14 @@ local function can(what, otherwise)
   return true
 end
 
+--- The mark of a leaf that is not shown stands on the nearest row above it, which is another place to go to.
+---@param row dsh.Row
+---@return boolean
+local function is_leaf(row)
+  local state = view().state()
+  return state ~= nil and state.leafId == row.id
+end
+
 local function enter()
   local info = view().listed_session()
   if info then
@@ -59,7 +67,7 @@ local function enter()
     require("dsh.pick").sessions("")
   else
     on_row(function(row, session_id)
-      if row.leaf then
+      if is_leaf(row) then
         require("dsh.say").info("already here")
       else
         actions().navigate(session_id, row.id)
@@ -77,7 +85,7 @@ local edit = on_row(function(row, session_id)
 end)
 
 local summarize = on_row(function(row, session_id)
-  if row.leaf then
+  if is_leaf(row) then
     require("dsh.say").info("already here")
   else
     actions().navigate_with_summary(session_id, row.id)
@@ -190,12 +198,12 @@ end
 local to_leaf = on_tree(function()
   local state = view().state()
   if state and state.leafId then
-    view().go_to(state.leafId)
+    view().show(state.leafId)
   end
 end)
 
 local to_tips = on_tree(function(session_id)
-  require("dsh.pick").leaves(session_id, view().go_to)
+  require("dsh.pick").leaves(session_id, view().show)
 end)
 
 --- What a row does not say: its whole id and type, exact times.

@@ -109,7 +109,7 @@ local function wait_for(method, params)
   return answer
 end
 
---- Candidates that go on from what was typed. What the command line would take apart is left out.
+--- Candidates that go on from what was typed.
 ---@param lead string
 ---@param candidates string[]
 ---@return string[]

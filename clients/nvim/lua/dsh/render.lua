@@ -12,6 +12,7 @@ local M = {}
 ---@field matched? boolean whether words in it are marked
 
 local KIND_WIDTH = 9
+local SHORTEST = 4 -- cells that a label has at least
 local TITLE = 16 -- cells that a title has before the facts beside it are left out
 local FLAGS = {
   error = "DshError",
@@ -74,10 +75,34 @@ local function spaced(chunks)
   return out
 end
 
+---@param chunks dsh.Chunk[]
+---@return integer
+local function cells(chunks)
+  local all = vim.tbl_map(function(chunk)
+    return chunk[1]
+  end, chunks)
+  return vim.api.nvim_strwidth(text.line(table.concat(all)))
+end
+
+--- A label, cut to what there is room for: Neovim shows no marks that are wider than the window.
+---@param label string
+---@param width? integer of the window
+---@param marks dsh.Chunk[] the others of the row
+---@return dsh.Chunk
+local function label_mark(label, width, marks)
+  label = text.line(label)
+  if width then
+    local room = width - cells(spaced(marks)) - 4 -- two blanks before it, the flag and its blank
+    label = text.cut(label, math.max(SHORTEST, math.min(room, math.floor(width / 2))))
+  end
+  return { "⚑ " .. label, "DshLabel" }
+end
+
 --- Hidden count, flags, label, the leaf's mark.
 ---@param row dsh.Row
+---@param width? integer
 ---@return dsh.Chunk[]
-local function row_marks(row)
+local function row_marks(row, width)
   local marks = {}
   if row.collapsed and (row.hidden or 0) > 0 then
     table.insert(marks, { ("(%s)"):format(text.number(row.hidden)), "DshInactive" })
@@ -87,18 +112,20 @@ local function row_marks(row)
       table.insert(marks, { flag, FLAGS[flag] })
     end
   end
-  if row.label then
-    table.insert(marks, { "⚑ " .. text.line(row.label), "DshLabel" })
-  end
+  local place = #marks + 1
   if row.leaf then
     table.insert(marks, { "← leaf", "DshLeaf" })
+  end
+  if row.label then
+    table.insert(marks, place, label_mark(row.label, width, marks))
   end
   return spaced(marks)
 end
 
 ---@param row dsh.Row
+---@param width? integer of the window; without it labels are whole
 ---@return dsh.Line
-function M.row(row)
+function M.row(row, width)
   local body = text.line(row.text)
   local word = kind_word(row)
   local word_group, text_group = groups(row)
@@ -117,7 +144,12 @@ function M.row(row)
     local from, to = text.byte_range(body, range[1], range[2])
     table.insert(spans, { #head + from, #head + to, "DshMatch" })
   end
-  return { text = head .. body, spans = spans, marks = row_marks(row), matched = row.matches ~= nil }
+  return {
+    text = head .. body,
+    spans = spans,
+    marks = row_marks(row, width),
+    matched = row.matches ~= nil,
+  }
 end
 
 ---@param info dsh.SessionInfo
@@ -214,15 +246,6 @@ local function painted(chunks)
   return table.concat(vim.tbl_map(function(chunk)
     return ("%%#%s#%s%%*"):format(chunk[2], M.escape(chunk[1]))
   end, chunks))
-end
-
----@param chunks dsh.Chunk[]
----@return integer
-local function cells(chunks)
-  local all = vim.tbl_map(function(chunk)
-    return chunk[1]
-  end, chunks)
-  return vim.api.nvim_strwidth(text.line(table.concat(all)))
 end
 
 --- A winbar: the bullet and title of a session, and at the edge `modes` and as much of its facts as there is room for.

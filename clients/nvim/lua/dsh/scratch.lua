@@ -115,32 +115,59 @@ local function takes_text(win)
     and vim.bo[vim.api.nvim_win_get_buf(win)].buftype == ""
 end
 
---- Go to a window for text, not to a sidebar, a list or a terminal; one is opened where there is none.
-function M.go_to_text_window()
+--- Go to a window for text, not to a sidebar, a list or a terminal.
+---@return boolean whether there is one
+local function go_to_text_window()
   local windows = { vim.api.nvim_get_current_win(), vim.fn.win_getid(vim.fn.winnr("#")) }
   vim.list_extend(windows, vim.api.nvim_tabpage_list_wins(0))
   for _, win in ipairs(windows) do
     if win ~= 0 and takes_text(win) then
       vim.api.nvim_set_current_win(win)
-      return
+      return true
     end
   end
-  vim.cmd("botright vnew")
+  return false
+end
+
+--- Open windows that were asked for a while ago. Who types elsewhere by now stays there, since the keys are meant for
+--- that place.
+---@param open fun()
+---@return boolean whether the person was taken along
+function M.arrive(open)
+  local here, mode = vim.api.nvim_get_current_win(), vim.api.nvim_get_mode().mode
+  local types = not mode:find("^[nr]") or mode:find("^ni") ~= nil
+  open()
+  if types then
+    vim.api.nvim_set_current_win(here)
+  end
+  return not types
+end
+
+--- Open a window for a buffer of ours: beside that of a text, or alone beside the sidebar.
+---@param split string command that divides the window of a text
+function M.new_window(split)
+  if go_to_text_window() then
+    vim.cmd(split)
+  else
+    vim.cmd("botright vnew")
+    vim.bo.bufhidden = "wipe" -- ours comes in its place
+  end
 end
 
 --- Show a buffer in the window where it is already, else in a new one beside the text.
 ---@param buf integer
 ---@param modifiers string of `:split`
 function M.split(buf, modifiers)
-  local win = vim.fn.bufwinid(buf)
-  if win ~= -1 then
-    vim.api.nvim_set_current_win(win)
-    return
-  end
-  M.go_to_text_window()
-  vim.cmd(modifiers .. " split")
-  vim.api.nvim_win_set_buf(0, buf)
-  read_only_window(0)
+  M.arrive(function()
+    local win = vim.fn.bufwinid(buf)
+    if win ~= -1 then
+      vim.api.nvim_set_current_win(win)
+      return
+    end
+    M.new_window(modifiers .. " split")
+    vim.api.nvim_win_set_buf(0, buf)
+    read_only_window(0)
+  end)
   vim.keymap.set("n", "q", "<Cmd>bwipeout<CR>", { buffer = buf, desc = "Close" })
 end
 

@@ -11,7 +11,7 @@ local namespace = vim.api.nvim_create_namespace("dsh_search")
 
 ---@class dsh.Found one result
 ---@field session_id string
----@field entry_id string
+---@field entry_id? string nil where the title is what was found: that is the session itself
 ---@field lines dsh.FoundLine[]
 
 ---@class dsh.FoundLine
@@ -50,6 +50,14 @@ local function hit_line(hit)
   return { text = line .. tail, marks = marks }
 end
 
+---@param hit dsh.Hit
+---@return string?
+local function entry_of(hit)
+  if hit.role ~= "title" then
+    return hit.entryId
+  end
+end
+
 ---@param item dsh.SessionHits
 ---@return dsh.Found
 local function of_session(item)
@@ -64,7 +72,7 @@ local function of_session(item)
   local marks = { { 0, #title, "DshUser" }, { #title, #title + #tail, "DshInactive" } }
   return {
     session_id = info.sessionId,
-    entry_id = item.best.entryId,
+    entry_id = entry_of(item.best),
     lines = { { text = title .. tail, marks = marks }, hit_line(item.best) },
   }
 end
@@ -141,7 +149,11 @@ end
 local function take(search, result)
   local found = vim.tbl_map(function(item)
     if search.session_id then
-      return { session_id = search.session_id, entry_id = item.entryId, lines = { hit_line(item) } }
+      return {
+        session_id = search.session_id,
+        entry_id = entry_of(item),
+        lines = { hit_line(item) },
+      }
     end
     return of_session(item)
   end, result.items)

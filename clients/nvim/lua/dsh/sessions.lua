@@ -14,6 +14,7 @@ M.cwd = nil ---@type string? the directory
 M.known = false -- whether its list is there
 local items = {} ---@type dsh.SessionInfo[]
 local total = 0 -- of all sessions of the directory
+local wide = false -- whether changes of all sessions are told, since the one in use is not listed
 local close ---@type fun()?
 
 ---@return table
@@ -42,6 +43,25 @@ function M.fetch(listener)
   end)
 end
 
+---@param listener dsh.Listener
+local function subscribe(listener)
+  local before = close
+  close = client.follow_catalog(wide and { scope = "all", limit = 1 } or filters(), function(list)
+    if wide then
+      M.fetch(listener)
+    else
+      take(list)
+      listener.listed()
+    end
+  end, function(changed)
+    vim.iter(changed.upserts):each(listener.changed)
+    M.fetch(listener)
+  end)
+  if before then
+    before()
+  end
+end
+
 --- List the sessions of this directory from now on.
 ---@param cwd string
 ---@param listener dsh.Listener
@@ -51,16 +71,18 @@ function M.follow(cwd, listener)
   elseif M.cwd ~= cwd then
     M.cwd, M.known, items, total = cwd, false, {}, 0
   end
-  local before = close
-  close = client.follow_catalog(filters(), function(list)
-    take(list)
-    listener.listed()
-  end, function(changed)
-    vim.iter(changed.upserts):each(listener.changed)
-    M.fetch(listener)
-  end)
-  if before then
-    before()
+  wide = false
+  subscribe(listener)
+end
+
+--- Have it told, too, what happens to this session when it is not among those that are listed.
+---@param session_id string
+---@param listener dsh.Listener
+function M.include(session_id, listener)
+  local needed = not M.lists(session_id)
+  if close and M.known and needed ~= wide then
+    wide = needed
+    subscribe(listener)
   end
 end
 
@@ -74,9 +96,7 @@ end
 ---@param session_id string
 ---@return boolean
 function M.lists(session_id)
-  return vim.iter(items):any(function(info)
-    return info.sessionId == session_id
-  end)
+  return M.line_of(session_id) ~= nil
 end
 
 --- The one that was active last, of those that can be opened.
@@ -108,6 +128,22 @@ function M.lines(session_id, width)
   end
   table.insert(lines, render.hint(""))
   return lines
+end
+
+--- The ids of those that are listed, line by line.
+---@return string[]
+function M.ids()
+  return vim.tbl_map(function(info)
+    return info.sessionId
+  end, items)
+end
+
+---@param session_id string
+---@return integer?
+function M.line_of(session_id)
+  return (vim.iter(ipairs(M.ids())):find(function(_, id)
+    return id == session_id
+  end))
 end
 
 --- The session of a line.

@@ -26,22 +26,26 @@ local AHEAD = 2 -- screenfuls on either side that are asked for before they are 
 ---@field offset? integer lines below the top of the window; without it that scrolls only when it must
 ---@field anew? boolean scroll as in a window that was just opened
 ---@field leaf? boolean the leaf, which may be another entry by the time that the rows come
+---@field itself? boolean the entry and not the nearest above it that is shown: what hides it is taken back
 
 ---@class dsh.View
 ---@field buf? integer
 ---@field win? integer
 ---@field with_sessions boolean whether the sessions of the directory stand above the tree
 ---@field head integer lines above the tree
+---@field drawn string[] ids of the sessions in them
 ---@field tree? dsh.Tree
 ---@field state? dsh.SessionState
 ---@field leaf_label? string
 ---@field trouble? string why there is no tree
+---@field closed? string id of the session that is not shown any more for that reason
 ---@field loading boolean
 ---@field again boolean rows are to be asked for once more when the answer on its way is there
 ---@field wanted? dsh.Wanted
 ---@field left? string entry under the cursor when the sidebar was closed
 ---@field due boolean
-local view = { with_sessions = false, head = 0, loading = false, again = false, due = false }
+local view =
+  { with_sessions = false, head = 0, drawn = {}, loading = false, again = false, due = false }
 
 local close_session ---@type fun()?
 local close_state ---@type fun()?
@@ -87,23 +91,39 @@ end
 
 -- Drawing
 
+--- The list is sorted anew by what happens elsewhere. The cursor stays on its session, so that a key that is pressed
+--- just then means the one that it was pressed for; below the list when that is not listed any more.
 local function draw_head()
   local before, line, from_top = view.head, cursor_line(), offset()
+  local here = line <= before and view.drawn[line] or nil
   local lines = view.with_sessions and sessions.lines(view.tree and view.tree.session_id, width())
     or {}
   canvas.put(view.buf, 0, before, lines)
   view.head = #lines
-  if #lines ~= before and shown() then
-    local moved = view.tree and line > before and #lines - before or 0
+  view.drawn = #lines > 0 and sessions.ids() or {}
+  if not shown() then
+    return
+  elseif here then
+    local now = sessions.line_of(here) or #view.drawn + 1
+    if now ~= line then
+      window.put_cursor(view.win, now, {})
+    end
+  elseif #lines ~= before then
+    local moved = view.tree and #lines - before or 0
     window.put_cursor(view.win, line + moved, { offset = from_top })
   end
+end
+
+---@return boolean
+local function connected()
+  return client.state() ~= "lost" and client.state() ~= "off"
 end
 
 --- Facts about what is shown that is not the whole of it.
 ---@return dsh.Chunk[]
 local function modes()
   local words = {}
-  if client.state() == "lost" or client.state() == "off" then
+  if not connected() then
     table.insert(words, { "no connection", "DshWarn" })
   end
   if view.tree and view.tree.filter ~= "default" then
@@ -141,8 +161,12 @@ end
 local function instead()
   if view.trouble then
     return render.hint(text.line(view.trouble))
+  elseif not view.tree and sessions.known then
+    return render.hint("")
+  elseif (not view.tree or not view.tree.held) and not connected() then
+    return render.hint("the daemon cannot be asked (:checkhealth dsh, R: again)")
   elseif not view.tree then
-    return render.hint(sessions.known and "" or "looking for sessions …")
+    return render.hint("looking for sessions …")
   elseif not view.tree.held then
     return render.hint("opening …")
   elseif view.tree.total == 0 then
@@ -160,7 +184,11 @@ local function draw_rows(old_first, old_count)
   local tree = view.tree
   local other = instead()
   local total = other and 1 or tree and tree.total or 0
-  local lines = other and { other } or vim.tbl_map(render.row, tree and tree.rows or {})
+  local room = width()
+  local lines = other and { other }
+    or vim.tbl_map(function(row)
+      return render.row(row, room)
+    end, tree and tree.rows or {})
   local first = other and 0 or tree and tree.first or 0
   canvas.blank(view.buf, view.head + old_first, view.head + old_first + old_count)
   canvas.resize(view.buf, view.head + total)
@@ -214,6 +242,36 @@ local function settle(id, from_top, page, around)
   end
 end
 
+--- Take back what keeps an entry from being shown: the words, then the filter.
+---@param tree dsh.Tree
+---@return boolean whether there was anything
+local function widen(tree)
+  if tree.query then
+    say.info(("all rows again: the entry does not hold “%s”"):format(tree.query))
+    tree.query = nil
+  elseif tree.filter ~= "default" and tree.filter ~= "all" then
+    say.info(("filter default: %s does not show the entry"):format(tree.filter))
+    tree.filter = "default"
+  else
+    return false
+  end
+  return true
+end
+
+--- Is the entry that is wanted in sight nowhere in these rows? The mark of the leaf does for the leaf, where it is only
+--- a filter that hides it.
+---@param tree dsh.Tree
+---@param page dsh.TreeResult around the entry
+---@return boolean
+local function misses(tree, page)
+  local wanted = view.wanted --[[@as dsh.Wanted]]
+  local state = view.state
+  local marked = not tree.query and state ~= nil and state.leafId == wanted.id
+  return not vim.iter(page.rows):any(function(row)
+    return row.id == wanted.id or marked and row.leaf
+  end)
+end
+
 ---@param part { around?: string, start?: integer, count: integer }
 local function load(part)
   local tree = view.tree --[[@as dsh.Tree]]
@@ -228,6 +286,15 @@ local function load(part)
         say.error(err)
       end
       return
+    end
+    local wanted = view.wanted
+    if wanted and wanted.itself and wanted.id == part.around and misses(tree, page) then
+      wanted.itself = widen(tree)
+      if wanted.itself then
+        draw_bar()
+        refresh(true)
+        return
+      end
     end
     local row, from_top, first, count = M.row(), offset(), tree.first, #tree.rows
     tree:hold(page)
@@ -296,7 +363,8 @@ end
 
 --- Move the cursor to an entry, or to its nearest ancestor that is shown.
 ---@param id string
-function M.go_to(id)
+---@param itself? boolean take back words and filter that hide the entry
+function M.go_to(id, itself)
   local tree = view.tree
   if not tree then
     return
@@ -305,10 +373,16 @@ function M.go_to(id)
     if err then
       say.error(err)
     elseif tree == view.tree then
-      view.wanted = { id = id }
+      view.wanted = { id = id, itself = itself }
       refresh(true)
     end
   end)
+end
+
+--- Move the cursor to an entry that was chosen: it is shown whatever is in force.
+---@param id string
+function M.show(id)
+  M.go_to(id, true)
 end
 
 --- Ask for the rows again after what is shown of the tree was changed: filter, query, folds.
@@ -373,6 +447,7 @@ local function without_tree(why)
   leave_session()
   local tree = view.tree
   view.tree, view.state, view.wanted, view.trouble = nil, nil, nil, why
+  view.closed = why and tree and tree.session_id or nil
   draw_head()
   draw_rows(tree and tree.first or 0, tree and #tree.rows or 0)
   draw_bar()
@@ -391,6 +466,7 @@ local function on_state(state)
     if not view.with_sessions and state.cwd then
       sessions.follow(state.cwd, listener) -- for what it says of this session: running, entries
     end
+    sessions.include(state.sessionId, listener)
   else
     stay_on_leaf(state)
     event(
@@ -435,15 +511,16 @@ function M.use(session_id, entry_id)
   local same = old ~= nil and old.session_id == session_id
   if same and close_session then
     if entry_id then
-      M.go_to(entry_id)
+      M.show(entry_id)
     end
     return
   end
   leave_session()
+  local chosen = entry_id ~= nil
   entry_id = entry_id or same and view.left or nil
-  view.state, view.trouble, view.leaf_label = nil, nil, nil
+  view.state, view.trouble, view.closed, view.leaf_label = nil, nil, nil, nil
   view.loading, view.again = false, false
-  view.wanted = entry_id and { id = entry_id, anew = true }
+  view.wanted = entry_id and { id = entry_id, anew = true, itself = chosen }
   if not same then
     view.tree = Tree.new(session_id, old and old.filter or config.get().sidebar.filter)
     draw_rows(old and old.first or 0, old and #old.rows or 0)
@@ -474,6 +551,9 @@ listener = {
       draw_head()
       draw_bar()
       show_latest()
+      if view.state then
+        sessions.include(view.state.sessionId, listener)
+      end
     end
   end,
   changed = function(info)
@@ -543,7 +623,10 @@ local function make_buffer()
   end)
   on(group, { "WinResized" }, function()
     if shown() and vim.list_contains(vim.v.event.windows, view.win) then
-      draw_head() -- what there is room for beside the titles
+      draw_head() -- what there is room for beside the titles, and of the labels
+      if view.tree then
+        draw_rows(view.tree.first, #view.tree.rows)
+      end
     end
   end)
   on(group, { "WinEnter", "BufWinEnter" }, function(args)
@@ -616,7 +699,12 @@ function M.open(options)
     api.nvim_set_current_win(view.win)
   else
     view.win = window.open(view.buf)
-    close_state = client.on_state(draw_bar)
+    close_state = client.on_state(function()
+      draw_bar()
+      if view.tree == nil or not view.tree.held then
+        draw_rows(0, 1) -- the words in the place of rows
+      end
+    end)
   end
   if options.sessions ~= nil then
     view.with_sessions = options.sessions
@@ -710,6 +798,8 @@ function M.reload()
     view.state, view.trouble = nil, nil
     view.wanted = row and { id = row.id, offset = offset() }
     follow_session()
+  elseif view.closed then
+    M.use(view.closed) -- it may be there again
   end
 end
 
