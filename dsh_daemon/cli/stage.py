@@ -9,6 +9,7 @@ import subprocess
 import textwrap
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -156,8 +157,9 @@ class Stage:
         await client.request("daemon/stop")
         await client.close()
         if self.process:
-            await asyncio.to_thread(self.process.wait, PATIENCE_S)
-            self.process = None
+            with suppress(subprocess.TimeoutExpired):  # a busy disk; what it has is thrown away in any case
+                await asyncio.to_thread(self.process.wait, PATIENCE_S)
+                self.process = None
 
     def clear(self) -> None:
         self.kill()
