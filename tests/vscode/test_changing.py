@@ -8,6 +8,8 @@ import re
 import pytest
 from playwright.sync_api import expect
 
+from tests.support import assistant, user
+
 from .editor import Window, wait_until
 from .test_tree import ABANDONED, PATH
 from .world import World
@@ -231,3 +233,13 @@ def test_without_an_agent_the_prompt_is_copied_and_said_so(world: World) -> None
     assert window.copied() == f"{PROMPT} again"
     assert world.ask("session/draft", sessionId=session)["text"] == f"{PROMPT} again"
     window.shot("prompt-copied")
+
+
+def test_an_agent_that_is_not_installed_is_named_with_where_it_has_to_be(world: World) -> None:
+    world.session("of-pi", [user("a", None, "Work in pi"), assistant("b", "a", "Done.", 2)])
+    window = world.opened()
+
+    window.sessions.press(window.sessions.row("Work in pi"), "Resume")
+
+    expect(window.toasts.filter(has_text="“pi” could not be started: it has to be on the PATH")).to_be_visible()
+    window.shot("agent-missing")

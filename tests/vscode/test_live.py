@@ -203,3 +203,20 @@ def test_the_status_bar_tells_of_the_daemon_and_of_the_agent(world: World) -> No
         expect(window.status).to_contain_text(re.compile("running", re.IGNORECASE))
         window.shot("agent-running")
     expect(window.status).not_to_contain_text(re.compile("running", re.IGNORECASE))
+
+
+def test_a_transcript_grows_with_its_session_while_the_tree_shows_another_one(world: World) -> None:
+    session = world.sample()
+    world.session("other", [user("a", None, "Something else")])
+    window = world.opened()
+    window.sessions.row("Fix the login redirect").click()
+    window.tree.row(PATH[-1]).wait_for()
+    window.command("Agent Sessions: Open Transcript")
+    preview = window.page.frame_locator("iframe.webview").frame_locator("iframe")
+    expect(preview.locator("body")).to_contain_text(PATH[-1], timeout=30_000)
+
+    window.sessions.row("Something else").click()
+    expect(window.tree.row("Something else")).to_be_visible()
+    world.written_by_others(session, user("0a0a0a0a", "3b72d8ee", "Written by the agent itself", 40_000))
+
+    expect(preview.locator("body")).to_contain_text("Written by the agent itself")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+import subprocess
 
 import pytest
 from playwright.sync_api import expect
 
-from tests.support import assistant, user
+from tests.support import assistant, entry, user
 
 from .world import World
 
@@ -66,6 +67,26 @@ def test_ranges_are_right_after_wide_characters(world: World) -> None:
     window.shot("search-wide")
 
 
+def test_a_session_that_is_found_by_its_title_shows_its_hits_and_is_shown_itself(world: World) -> None:
+    store(world)
+    talk = [user("a", None, "Where does the sink go?"), assistant("b", "a", "The kitchen plans say: left.", 2)]
+    world.session("kitchen", [*talk, entry("session_info", "t", "b", 3, name="Kitchen plans")])
+    window = world.opened()
+
+    window.search("kitchen plans")
+    found = window.picks.filter(has_text="Kitchen plans").first
+    expect(found).to_contain_text("1 hit")
+    found.hover()
+    found.get_by_role("button", name="All hits in this session").click()
+    expect(window.picks).to_have_count(2)
+    expect(window.picks.first).to_contain_text("title")
+    expect(window.picks.last).to_contain_text("say: left")
+    window.picks.first.click()
+
+    expect(window.tree.row("Where does the sink go?")).to_be_visible()
+    expect(window.palette).to_be_hidden()
+
+
 def test_what_touched_the_open_file_is_found(world: World) -> None:
     store(world)
     target = world.project / "src" / "auth" / "login.ts"
@@ -81,3 +102,19 @@ def test_what_touched_the_open_file_is_found(world: World) -> None:
 
     expect(window.picks.filter(has_text="edit").first).to_be_visible()
     window.shot("touched")
+
+
+def test_the_search_in_this_folder_finds_what_the_view_lists_under_it(world: World) -> None:
+    subprocess.run(["git", "init", "-q", world.project], check=True)
+    world.session("above", [user("a", None, "A zebra in the folder")])
+    world.session("below", [user("a", None, "A zebra below it")], cwd=world.project / "below")
+    world.session("elsewhere", [user("a", None, "A zebra elsewhere")], cwd=world.project.parent / "elsewhere")
+    (world.project / "below").mkdir()
+    window = world.opened()
+
+    window.search("zebra")
+    expect(window.picks).to_have_count(3)
+    window.palette.get_by_role("button", name="Search shop only").click()
+
+    expect(window.picks).to_have_count(2)
+    expect(window.picks.filter(has_text="A zebra below it")).to_have_count(1)

@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.generate import big
-from tests.support import user
+from tests.support import assistant, user
 
 from .editor import wait_until
 from .world import World
@@ -168,4 +168,62 @@ def test_rows_before_the_window_come_when_they_are_asked_for(world: World) -> No
 
     wait_until(
         window.page, lambda: not window.tree.row("… 700 earlier").count(), "the rows before the window do not come"
+    )
+
+
+def test_an_entry_far_from_the_window_opens_in_its_place_and_a_leaf_that_goes_far_is_followed(world: World) -> None:
+    texts = ["the needle" if n == 40 else f"prompt number {n}" for n in range(1_500)]
+    session = world.session(
+        "long", [user(f"e{n}", f"e{n - 1}" if n else None, text, n) for n, text in enumerate(texts)]
+    )
+    world.daemon.start()
+    window = world.opened()
+    window.sessions.rows.last.click()
+    window.tree.row("prompt number 1499").wait_for()
+
+    window.search("needle")
+    window.picks.filter(has_text="the needle").first.click()
+    expect(window.tree.row("the needle")).to_have_class(re.compile("selected"))
+    wait_until(window.page, lambda: window.editor_text() == "the needle", "the entry does not open")
+    assert window.toasts.count() == 0
+    window.shot("far-from-the-window")
+
+    window.command("Agent Sessions: Go to the Leaf")
+    expect(window.tree.row("prompt number 1499")).to_be_visible()
+    world.ask("session/navigate", sessionId=session, targetId="e11")
+    expect(window.tree.row("prompt number 10")).to_have_attribute("aria-label", re.compile("leaf"))
+
+
+def test_the_keys_mean_no_row_where_rows_are_left_out_and_one_that_stands_for_the_leaf_can_be_gone_to(
+    world: World,
+) -> None:
+    answers = [assistant(f"e{n}", f"e{n - 1}", f"answer number {n}", n) for n in range(1, 700)]
+    session = world.session("long", [user("e0", None, "Start"), *answers])
+    world.daemon.start()
+    window = world.opened(dsh__tree__followLeaf=False)
+    window.sessions.rows.last.click()
+    window.tree.row("answer number 699").click()
+    window.tree.from_the_top(to="… 200 earlier")
+
+    window.keys.press("F2")
+    expect(window.tree.row("… 200 earlier")).to_have_class(re.compile("selected"))
+    window.tree.from_the_top("ArrowDown", to="answer number 200")
+    window.keys.press("F2")
+    window.asked("The label of this entry")
+    window.keys.type("here")
+    window.keys.press("Enter")
+    row = window.tree.row("answer number 200")
+    expect(row).to_contain_text("⚑ here")
+    labels = world.ask("session/labels", sessionId=session)["items"]
+    assert [(label["entryId"], label["label"]) for label in labels] == [("e200", "here")]
+
+    window.command("Agent Sessions: Find in Tree")
+    window.asked("Show the rows that have all these words").fill("here")
+    window.keys.press("Enter")
+    expect(window.tree.rows).to_have_count(1)
+    window.tree.press(row, "Navigate Here")
+    wait_until(
+        window.page,
+        lambda: world.ask("session/open", sessionId=session, subscribe=False)["leafId"] == "e200",
+        "the leaf does not move",
     )

@@ -43,11 +43,18 @@ def test_everything_in_the_extension_host_does_what_its_tests_say(
     world = World(tmp_path, driven, browser)
     session = world.sample()
     pi = world.session("pi-session", [user("a", None, "Start"), assistant("b", "a", "Started.", 2)])
+    long = world.session(
+        "long-session", [user(f"e{n}", f"e{n - 1}" if n else None, "word " * 4_000) for n in range(100)]
+    )
+    agent = world.project / "pi"  # an editor's terminal looks there too
+    agent.write_text("#!/bin/sh\nexec sleep 60\n")
+    agent.chmod(0o755)
     world.daemon.start()
     report = tmp_path / "report.json"
 
     try:
-        code, said = world.run_in_host(HOST, DSH_TEST_REPORT=str(report), DSH_TEST_SESSION=session, DSH_TEST_PI=pi)
+        sessions = {"DSH_TEST_SESSION": session, "DSH_TEST_PI": pi, "DSH_TEST_LONG": long}
+        code, said = world.run_in_host(HOST, DSH_TEST_REPORT=str(report), **sessions)
     finally:
         world.close()
 

@@ -29,6 +29,10 @@ const FOCUSED_ROW = "focused row";
 
 export class Commands {
   private readonly moving: Moving;
+  /** The sessions whose prompt is on its way. */
+  private readonly sending = new Set<string>();
+  /** The agents that this window started, by session. */
+  private readonly terminals = new Map<string, vscode.Terminal>();
 
   constructor(
     private readonly client: Client,
@@ -92,6 +96,9 @@ export class Commands {
       },
     };
     return vscode.Disposable.from(
+      vscode.window.onDidCloseTerminal((terminal) => {
+        this.ended(terminal);
+      }),
       ...Object.entries(handlers).map(([name, run]) =>
         vscode.commands.registerCommand(`dsh.${name}`, (argument?: unknown) => this.guarded(() => run(argument))),
       ),
@@ -110,8 +117,11 @@ export class Commands {
   private async show({ sessionId, entryId }: Ref, preserveFocus: boolean): Promise<void> {
     await this.tree.show(sessionId);
     if (entryId !== undefined) {
-      await this.tree.reveal(entryId);
-      await this.documents.openEntry({ sessionId, entryId }, preserveFocus);
+      try {
+        await this.tree.reveal(entryId);
+      } finally {
+        await this.documents.openEntry({ sessionId, entryId }, preserveFocus);
+      }
     }
   }
 
@@ -142,7 +152,8 @@ export class Commands {
       return this.sessions.focused();
     }
     if (argument === FOCUSED_ROW) {
-      await this.tree.selectFocused();
+      const focused = await this.tree.selectFocused();
+      return focused && { sessionId: focused.sessionId, entryId: focused.row.id };
     }
     const { session, selected } = this.tree;
     const entryId = selected?.row.id;
@@ -150,7 +161,8 @@ export class Commands {
   }
 
   private async withSession(argument: unknown, run: (ref: Ref) => unknown): Promise<void> {
-    const ref = (await this.target(argument)) ?? (argument === FOCUSED_SESSION ? undefined : await this.chooseSession());
+    const byKey = argument === FOCUSED_SESSION || argument === FOCUSED_ROW;
+    const ref = (await this.target(argument)) ?? (byKey ? undefined : await this.chooseSession());
     if (ref) {
       await run(ref);
     }
@@ -208,6 +220,9 @@ export class Commands {
   private async search(): Promise<void> {
     const ref = await search(this.client, currentFolder());
     if (ref) {
+      if (ref.entryId === undefined) {
+        await vscode.commands.executeCommand("dsh.tree.focus"); // there alone a session without an entry is seen
+      }
       await this.show(ref, false);
     }
   }
@@ -262,18 +277,25 @@ export class Commands {
 
   /** Runs the agent that the session belongs to; one of ours is made ready for its next agent. */
   private async resume(sessionId: string): Promise<void> {
+    const running = this.terminals.get(sessionId);
+    if (running) {
+      running.show();
+      return;
+    }
     const state = await this.client.open(sessionId);
     if (state.can.launch) {
       const { argv, cwd, env } = await this.client.request("session/launch", { sessionId });
       const [shellPath, ...shellArgs] = argv;
-      vscode.window
-        .createTerminal({
+      const terminal =
+        this.terminals.get(sessionId) ?? // asked twice at once: a second agent would write into the same log
+        vscode.window.createTerminal({
           name: withoutIcons(cut(oneLine(state.title), 40)),
           ...(shellPath === undefined ? {} : { shellPath, shellArgs }),
           ...(cwd === null ? {} : { cwd }),
           env: env ?? {},
-        })
-        .show();
+        });
+      this.terminals.set(sessionId, terminal);
+      terminal.show();
       return;
     }
     const { repaired } = await this.client.request("session/resume", { sessionId });
@@ -283,6 +305,21 @@ export class Commands {
         ? `Closed what was cut off: ${plural(repaired.length, "entry", "entries")}. An agent can go on.`
         : "Nothing was cut off: an agent can go on.",
     );
+  }
+
+  /** The terminal of an agent closed: one whose program could not be started never had a status. */
+  private ended(terminal: vscode.Terminal): void {
+    const sessionId = [...this.terminals].find(([, one]) => one === terminal)?.[0];
+    if (sessionId === undefined) {
+      return;
+    }
+    this.terminals.delete(sessionId);
+    const { shellPath } = terminal.creationOptions as vscode.TerminalOptions;
+    const { exitStatus } = terminal;
+    if (exitStatus?.code === undefined && exitStatus?.reason === vscode.TerminalExitReason.Process) {
+      const text = `“${shellPath ?? "The agent"}” could not be started: it has to be on the PATH of the machine on which this window works.`;
+      void vscode.window.showErrorMessage(`Agent Sessions: ${withoutLinks(text)}`);
+    }
   }
 
   private async label({ sessionId, entryId }: Required<Ref>): Promise<void> {
@@ -334,11 +371,23 @@ export class Commands {
       return;
     }
     const { sessionId } = refOf(document.uri);
-    const content = document.getText();
-    if (!content.trim()) {
+    if (this.prompts.isFresh(document)) {
+      say("This prompt has only just opened: send it again to send it as it is.");
+    } else if (!document.getText().trim()) {
       say("There is nothing to send.");
-      return;
+    } else if (!this.sending.has(sessionId)) {
+      const content = document.getText();
+      this.sending.add(sessionId);
+      const sending = this.send(sessionId, document, content).finally(() => this.sending.delete(sessionId));
+      void vscode.window.setStatusBarMessage("$(sync~spin) Sending the prompt …", sending);
+      if (!(await sending)) {
+        await this.copyForAgent(sessionId, content);
+      }
     }
+  }
+
+  /** Gives a prompt to the agent of its session; false where there is none, the prompt is kept then. */
+  private async send(sessionId: string, document: vscode.TextDocument, content: string): Promise<boolean> {
     try {
       await this.client.request("agent/send", { sessionId, content });
     } catch (error) {
@@ -347,13 +396,11 @@ export class Commands {
         throw fault;
       }
       await document.save();
-      await this.copyForAgent(sessionId, content);
-      return;
+      return false;
     }
-    await vscode.commands.executeCommand("workbench.action.files.revert");
-    await this.client.request("session/draft", { sessionId, text: null });
-    await vscode.commands.executeCommand("workbench.action.closeActiveEditor");
+    await this.prompts.sent(document, content);
     say("Sent.");
+    return true;
   }
 
   private async copyForAgent(sessionId: string, content: string): Promise<void> {

@@ -17,6 +17,12 @@ const DRAFT = "dsh-prompt/";
 
 /** The parts of an entry that are read for its document. */
 const MAX_BYTES = 4 << 20;
+/** A transcript that is longer opens as text: the preview of its Markdown would hold up the whole window. */
+const LONG = 1_500_000;
+/** A transcript is made anew at most so often while its session grows. */
+const RENEW_MS = 1000;
+/** A prompt that nobody has touched is not sent by a key that was pressed before it opened. */
+const SETTLED_MS = 1000;
 
 /** A name that can stand in a tab. */
 function fileName(text: string): string {
@@ -32,14 +38,33 @@ export function refOf(uri: vscode.Uri): Ref {
   return JSON.parse(uri.query) as Ref;
 }
 
+/** Whether a transcript of a whole session is open: it grows with the session. */
+export function hasTranscript(sessionId: string): boolean {
+  return vscode.workspace.textDocuments.some(({ uri }) => isTranscript(uri, sessionId));
+}
+
+function isTranscript(uri: vscode.Uri, sessionId: string): boolean {
+  if (uri.scheme !== TRANSCRIPT) {
+    return false;
+  }
+  const ref = refOf(uri);
+  return ref.sessionId === sessionId && ref.entryId === undefined;
+}
+
 export class Documents implements vscode.TextDocumentContentProvider, vscode.Disposable {
   private readonly changes = new vscode.EventEmitter<vscode.Uri>();
   readonly onDidChange = this.changes.event;
   private readonly listening: Closing;
+  private readonly due = new Map<string, NodeJS.Timeout>();
 
   constructor(private readonly client: Client) {
     this.listening = client.onSession((sessionId) => {
-      this.renew(sessionId);
+      if (!this.due.has(sessionId) && hasTranscript(sessionId)) {
+        const timer = setTimeout(() => {
+          this.renew(sessionId);
+        }, RENEW_MS);
+        this.due.set(sessionId, timer);
+      }
     });
   }
 
@@ -65,11 +90,18 @@ export class Documents implements vscode.TextDocumentContentProvider, vscode.Dis
   }
 
   async openTranscript(ref: Ref, title: string): Promise<void> {
-    await vscode.commands.executeCommand("markdown.showPreview", uriOf(TRANSCRIPT, ref, `${fileName(title)}.md`));
+    const uri = uriOf(TRANSCRIPT, ref, `${fileName(title)}.md`);
+    const document = await vscode.workspace.openTextDocument(uri);
+    if (document.getText().length > LONG) {
+      await vscode.window.showTextDocument(document, { preview: false });
+    } else {
+      await vscode.commands.executeCommand("markdown.showPreview", uri);
+    }
   }
 
   dispose(): void {
     this.listening.dispose();
+    this.due.forEach(clearTimeout);
     this.changes.dispose();
   }
 
@@ -97,12 +129,10 @@ export class Documents implements vscode.TextDocumentContentProvider, vscode.Dis
 
   /** A transcript of a whole session grows with it. An entry never changes. */
   private renew(sessionId: string): void {
+    this.due.delete(sessionId);
     for (const { uri } of vscode.workspace.textDocuments) {
-      if (uri.scheme === TRANSCRIPT) {
-        const ref = refOf(uri);
-        if (ref.sessionId === sessionId && ref.entryId === undefined) {
-          this.changes.fire(uri);
-        }
+      if (isTranscript(uri, sessionId)) {
+        this.changes.fire(uri);
       }
     }
   }
@@ -118,35 +148,109 @@ async function show(document: vscode.TextDocument): Promise<void> {
   await vscode.window.showTextDocument(document, { preview: false, selection: new vscode.Range(end, end) });
 }
 
-async function mayReplace(): Promise<boolean> {
-  const question = "The prompt of this session was changed here and not sent.";
-  return (await vscode.window.showWarningMessage(question, "Replace It", "Keep It")) === "Replace It";
+/** Puts another text into a document and saves it, whichever editor is the active one. */
+async function rewrite(document: vscode.TextDocument, text: string): Promise<void> {
+  const all = new vscode.Range(0, 0, document.lineCount, 0);
+  const edit = new vscode.WorkspaceEdit();
+  edit.replace(document.uri, document.validateRange(all), text);
+  await vscode.workspace.applyEdit(edit);
+  await document.save();
+}
+
+function tabsOf({ uri }: vscode.TextDocument): vscode.Tab[] {
+  return vscode.window.tabGroups.all
+    .flatMap(({ tabs }) => tabs)
+    .filter(({ input }) => input instanceof vscode.TabInputText && input.uri.toString() === uri.toString());
 }
 
 /** Prompts that were not sent yet: documents that are kept by the daemon, one for each session. */
 export class Prompts implements vscode.FileSystemProvider, vscode.Disposable {
   private readonly changes = new vscode.EventEmitter<vscode.FileChangeEvent[]>();
   readonly onDidChangeFile = this.changes.event;
+  private readonly listening: Closing;
   private readonly times = new Map<string, number>();
+  /** The texts as this window knows them: another one in the daemon was written by somebody else. */
+  private readonly known = new Map<string, string>();
+  /** The texts that moves and branches brought, and when they were opened. */
+  private readonly brought = new Map<string, { readonly text: string; readonly at: number }>();
 
-  constructor(private readonly client: Client) {}
+  constructor(private readonly client: Client) {
+    this.listening = vscode.Disposable.from(
+      vscode.window.onDidChangeWindowState(({ focused }) => {
+        if (focused) {
+          this.look();
+        }
+      }),
+      vscode.window.onDidChangeActiveTextEditor((editor) => {
+        if (editor?.document.uri.scheme === PROMPT) {
+          this.look();
+        }
+      }),
+    );
+  }
 
   /** Opens the prompt of a session as the daemon keeps it. */
   async open(sessionId: string, title: string): Promise<void> {
-    await show(await vscode.workspace.openTextDocument(promptUri(sessionId, title)));
+    await show(this.find(sessionId) ?? (await vscode.workspace.openTextDocument(promptUri(sessionId, title))));
+    this.look();
   }
 
-  /** Opens the prompt that the daemon keeps since just now; what was typed and not saved goes if the person agrees. */
-  async openAnew(sessionId: string, title: string): Promise<void> {
-    const uri = promptUri(sessionId, title);
-    const isOpen = vscode.workspace.textDocuments.some((document) => document.uri.toString() === uri.toString());
-    const document = await vscode.workspace.openTextDocument(uri);
-    await show(document);
-    if (isOpen && (!document.isDirty || (await mayReplace()))) {
-      this.touch(uri);
-      await show(document);
-      await vscode.commands.executeCommand("workbench.action.files.revert");
-      await show(document);
+  /** Opens the prompt that a move or branch brought, and that the daemon keeps since, in the place of what was there. */
+  async openAnew(sessionId: string, title: string, text: string): Promise<void> {
+    let document = this.find(sessionId);
+    if (document) {
+      this.known.set(sessionId, manyLines(text));
+      await rewrite(document, manyLines(text));
+    } else {
+      document = await vscode.workspace.openTextDocument(promptUri(sessionId, title));
+    }
+    const opened = document;
+    const note = () => this.brought.set(sessionId, { text: opened.getText(), at: Date.now() });
+    note(); // a key may come as soon as it has the focus
+    await show(opened);
+    note();
+  }
+
+  /** Whether a prompt was brought just now and is as it came: a key may have meant what was there before. */
+  isFresh(document: vscode.TextDocument): boolean {
+    const brought = this.brought.get(refOf(document.uri).sessionId);
+    return brought?.text === document.getText() && Date.now() - brought.at < SETTLED_MS;
+  }
+
+  /** What somebody wrote into the prompt of a session and did not send; empty where there is only what was brought. */
+  async unsent(sessionId: string): Promise<string> {
+    const texts = [this.text(sessionId) ?? "", await this.kept(sessionId)];
+    return texts.find((text) => text.trim() && text !== this.brought.get(sessionId)?.text) ?? "";
+  }
+
+  /** What stands in the document of a session's prompt, where it is open. */
+  text(sessionId: string): string | undefined {
+    return this.find(sessionId)?.getText();
+  }
+
+  /** Writes back what a move replaced in the daemon; a document that is open has it still. */
+  async keep(sessionId: string, title: string, text: string): Promise<void> {
+    await this.asked({ sessionId, text });
+    this.known.set(sessionId, text);
+    const document = this.find(sessionId);
+    if (document && !document.isDirty) {
+      this.touch(document.uri); // it may have been read again in between
+    }
+    await this.open(sessionId, title);
+  }
+
+  /** After a prompt was sent: it is kept no longer, and its tab closes. What was typed meanwhile stays. */
+  async sent(document: vscode.TextDocument, content: string): Promise<void> {
+    const { sessionId } = refOf(document.uri);
+    if (document.isClosed) {
+      if ((await this.kept(sessionId)) === content) {
+        await this.asked({ sessionId, text: null });
+      }
+    } else if (document.getText() === content) {
+      await rewrite(document, "");
+      if (!document.isDirty) {
+        await vscode.window.tabGroups.close(tabsOf(document));
+      }
     }
   }
 
@@ -155,21 +259,30 @@ export class Prompts implements vscode.FileSystemProvider, vscode.Disposable {
   }
 
   async stat(uri: vscode.Uri): Promise<vscode.FileStat> {
-    const content = await this.readFile(uri);
+    const { sessionId } = refOf(uri);
+    const text = await this.kept(sessionId);
+    const known = this.known.get(sessionId);
+    this.known.set(sessionId, text);
+    if (known !== undefined && known !== text) {
+      this.touch(uri); // by its time the editor tells a conflict, where it was about to write
+    }
     const mtime = this.times.get(uri.query) ?? 0;
     const locked = vscode.workspace.isTrusted ? {} : { permissions: vscode.FilePermission.Readonly };
-    return { type: vscode.FileType.File, ctime: 0, mtime, size: content.byteLength, ...locked };
+    return { type: vscode.FileType.File, ctime: 0, mtime, size: new TextEncoder().encode(text).byteLength, ...locked };
   }
 
   async readFile(uri: vscode.Uri): Promise<Uint8Array> {
     const { sessionId } = refOf(uri);
-    const { text } = await this.asked({ sessionId });
-    return new TextEncoder().encode(manyLines(text ?? ""));
+    const text = await this.kept(sessionId);
+    this.known.set(sessionId, text);
+    return new TextEncoder().encode(text);
   }
 
   async writeFile(uri: vscode.Uri, content: Uint8Array): Promise<void> {
     const { sessionId } = refOf(uri);
-    await this.asked({ sessionId, text: new TextDecoder().decode(content) || null });
+    const text = new TextDecoder().decode(content);
+    await this.asked({ sessionId, text: text || null });
+    this.known.set(sessionId, text);
     this.touch(uri);
   }
 
@@ -190,7 +303,28 @@ export class Prompts implements vscode.FileSystemProvider, vscode.Disposable {
   }
 
   dispose(): void {
+    this.listening.dispose();
     this.changes.dispose();
+  }
+
+  /** The document of a session's prompt; a title that changed since it was opened makes no second one. */
+  private find(sessionId: string): vscode.TextDocument | undefined {
+    return vscode.workspace.textDocuments.find(
+      ({ uri, isClosed }) => uri.scheme === PROMPT && !isClosed && refOf(uri).sessionId === sessionId,
+    );
+  }
+
+  /** Has the editor read again what others wrote into the prompts that are open here. */
+  private look(): void {
+    for (const { uri } of vscode.workspace.textDocuments) {
+      if (uri.scheme === PROMPT) {
+        void this.stat(uri).catch(() => undefined); // where nothing can be asked, nothing is new
+      }
+    }
+  }
+
+  private async kept(sessionId: string): Promise<string> {
+    return manyLines((await this.asked({ sessionId })).text ?? "");
   }
 
   private touch(uri: vscode.Uri): void {

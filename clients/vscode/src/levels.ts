@@ -23,7 +23,7 @@ export class Level {
   ) {}
 
   load(): Promise<Page> {
-    this.page ??= this.fetched(this.window ?? around(this.leaf()));
+    this.page ??= this.windowed();
     return this.page;
   }
 
@@ -32,20 +32,24 @@ export class Level {
     this.page = undefined;
   }
 
-  /** Has the row in the window that stands for an entry: its own, its nearest visible ancestor's, or its branch's. */
-  async seek(entryId: string): Promise<Row | undefined> {
+  /**
+   * Has the row in the window that stands for an entry: its own, its nearest visible ancestor's, or its branch's.
+   * `moved`: the window has gone there, and what is on the screen is another one.
+   */
+  async seek(entryId: string): Promise<{ row: Row; moved: boolean } | undefined> {
     const page = await this.load();
     const own = page.rows.find((row) => row.id === entryId);
     if (own) {
-      return own;
+      return { row: own, moved: false };
     }
     const place = await this.fetch({ around: entryId, count: 1 });
     const row = place.selected === undefined ? undefined : place.rows[place.selected];
-    if (row && !page.rows.some(({ id }) => id === row.id)) {
+    const moved = row !== undefined && !page.rows.some(({ id }) => id === row.id);
+    if (moved) {
       this.page = this.fetched(around(entryId));
       await this.page;
     }
-    return row;
+    return row && { row, moved };
   }
 
   /** Shows more rows on one side; the farthest ones of the other side go where the window would get too large. */
@@ -53,6 +57,12 @@ export class Level {
     const { start, rows, total } = await this.load();
     this.window = widened({ start, count: rows.length }, total, side);
     this.page = undefined;
+  }
+
+  private async windowed(): Promise<Page> {
+    const page = await this.fetched(this.window ?? around(this.leaf()));
+    const past = page.rows.length === 0 && page.total > 0; // the level has become shorter than where the window was
+    return past ? this.fetched(around(this.leaf())) : page;
   }
 
   private async fetched(ask: Ask): Promise<Page> {

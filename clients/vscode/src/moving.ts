@@ -4,7 +4,7 @@ import { Client } from "./client";
 import type { Prompts } from "./documents";
 import { Fault, asFault } from "./fault";
 import type { Ref } from "./refs";
-import { age, cut, oneLine, plural, withoutIcons, withoutLinks } from "./text";
+import { age, cut, manyLines, oneLine, plural, withoutIcons, withoutLinks } from "./text";
 import type { Tree } from "./tree";
 import type { NavigateResult, Requests, Row, SessionNavigateParams } from "./types";
 
@@ -14,6 +14,8 @@ type Summarize = NonNullable<SessionNavigateParams["summarize"]>;
 const PROMPTS = 5000;
 /** Others may be asked before something is done; after so long a person sees that it goes on, and can cancel it. */
 const PATIENCE_MS = 700;
+const REPLACE = "Replace It";
+const KEEP = "Keep It";
 
 export class Moving {
   constructor(
@@ -32,10 +34,17 @@ export class Moving {
       await this.forkInstead(sessionId, asFault(error));
       return;
     }
+    const unsent = preview.editorText === undefined ? "" : await this.prompts.unsent(sessionId);
+    const lost = unsent !== "" && unsent !== manyLines(preview.editorText ?? "");
+    const answer = lost ? await askToReplace(unsent) : REPLACE;
+    if (answer === undefined) {
+      return;
+    }
     const asks = preview.abandoned > 0 && (await this.client.can(sessionId)).summarize;
     const summarize = asks ? await askForSummary(preview.abandoned) : false;
     if (summarize !== undefined) {
-      await this.move({ sessionId, targetId: entryId, summarize, expectedLeafId: preview.oldLeafId });
+      const params = { sessionId, targetId: entryId, summarize, expectedLeafId: preview.oldLeafId };
+      await this.move(params, answer === KEEP ? unsent : undefined);
     }
   }
 
@@ -126,21 +135,29 @@ export class Moving {
     if (text === undefined) {
       return;
     }
-    await this.prompts.openAnew(sessionId, title);
+    await this.prompts.openAnew(sessionId, title, text);
     if (images && images.length > 0) {
       say(`${plural(images.length, "picture")} of this prompt can not be shown here; it is sent without.`);
     }
   }
 
-  private async move(params: SessionNavigateParams): Promise<void> {
+  /** `keep`: the prompt that stays in the place of the one that the move brings. */
+  private async move(params: SessionNavigateParams, keep?: string): Promise<void> {
     const [title, patience] = params.summarize
       ? (["Summarizing what is left behind", 0] as const)
       : (["Moving the leaf", PATIENCE_MS] as const);
+    const written = this.prompts.text(params.sessionId);
     const moved = await this.asked("session/navigate", params, title, patience);
+    const typed = this.prompts.text(params.sessionId); // meanwhile: a summary takes its time
+    const stays = keep ?? (typed === written ? undefined : typed);
     switch (moved.outcome) {
       case "moved":
         if (moved.editorText !== undefined) {
           const title = this.client.session(params.sessionId)?.title ?? "";
+          if (stays !== undefined) {
+            await this.prompts.keep(params.sessionId, title, stays);
+            break;
+          }
           await this.edit(params.sessionId, title, moved.editorText, moved.editorImages);
         }
         break;
@@ -210,6 +227,13 @@ function refused(what: string, { refusedBy, reason }: { refusedBy?: string; reas
   const who = refusedBy === undefined ? "Another program" : `“${cut(oneLine(refusedBy), 60)}”`;
   const why = reason ? `: ${cut(oneLine(reason), 300)}` : ".";
   void vscode.window.showWarningMessage(`Agent Sessions: ${withoutLinks(`${who} refused ${what}${why}`)}`);
+}
+
+/** Whether a prompt that was not sent gives way to the one that a move brings; undefined: no move. */
+function askToReplace(unsent: string): Thenable<typeof REPLACE | typeof KEEP | undefined> {
+  const question = "The prompt of this session was written and not sent. Does the one that you go back to replace it?";
+  const detail = cut(withoutLinks(unsent.trim()), 200);
+  return vscode.window.showWarningMessage(question, { modal: true, detail }, REPLACE, KEEP);
 }
 
 async function askForSummary(abandoned: number): Promise<Summarize | undefined> {

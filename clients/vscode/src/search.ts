@@ -3,6 +3,7 @@ import * as vscode from "vscode";
 import { Client } from "./client";
 import { asFault } from "./fault";
 import type { Ref } from "./refs";
+import { settings } from "./settings";
 import { Range, age, cut, marked, oneLine, plural, utf16Ranges, withoutIcons } from "./text";
 import type { Hit, SessionInfo, Where } from "./types";
 
@@ -134,12 +135,13 @@ class SearchDialog {
   }
 
   private async hits(query: string, token: vscode.CancellationToken): Promise<Found> {
-    const where: Where = this.here && this.folder ? { cwd: this.folder.uri.fsPath } : {};
+    const where: Where = this.here && this.folder ? { cwd: this.folder.uri.fsPath, scope: settings.scope() } : {};
     const found = await this.client.request("search/sessions", { query, where, limit: LIMIT }, token);
     const { indexed, total } = found.coverage;
     const items = found.items.map(({ session, hits, best }): Item => {
-      const more = hits > 1 ? { buttons: [ALL_HITS] } : {};
-      const description = [hits > 1 ? plural(hits, "hit") : "", facts(session, best)].filter(Boolean).join(" · ");
+      const shown = best.role === "title" ? 0 : 1; // of its hits, which are entries only
+      const more = hits > shown ? { buttons: [ALL_HITS] } : {};
+      const description = [hits > shown ? plural(hits, "hit") : "", facts(session, best)].filter(Boolean).join(" · ");
       return { ...item(session, best, query), label: withoutIcons(cut(oneLine(session.title), TITLE)), description, ...more };
     });
     const left = total - indexed;
@@ -177,7 +179,7 @@ function item(session: SessionInfo, hit: Hit, query: string): Item {
     description: facts(session, hit),
     detail: withoutIcons(together ? snippet : marked(snippet, ranges)),
     alwaysShow: true,
-    ref: hit.entryId === null ? { sessionId } : { sessionId, entryId: hit.entryId },
+    ref: hit.role === "title" || hit.entryId === null ? { sessionId } : { sessionId, entryId: hit.entryId },
     session,
   };
 }

@@ -1,6 +1,7 @@
 // The Tree view: the rows of one session, level by level, as the daemon gives them.
 import * as vscode from "vscode";
 import { Client } from "./client";
+import { TRANSCRIPT, hasTranscript, refOf } from "./documents";
 import { asFault } from "./fault";
 import { Ask, Level, Page } from "./levels";
 import { rowDescription, rowIcon, rowLabel, rowSpoken, rowTint } from "./rows";
@@ -76,6 +77,11 @@ export class Tree implements vscode.TreeDataProvider<Node>, vscode.Disposable {
           this.leave("The session is gone: its file was moved away or deleted.");
         }
       }),
+      vscode.workspace.onDidCloseTextDocument(({ uri }) => {
+        if (uri.scheme === TRANSCRIPT) {
+          this.unfollow(refOf(uri).sessionId);
+        }
+      }),
       this.view.onDidChangeVisibility(({ visible }) => {
         if (visible) {
           void this.follow();
@@ -93,9 +99,10 @@ export class Tree implements vscode.TreeDataProvider<Node>, vscode.Disposable {
     return node instanceof RowNode && node.sessionId === this.sessionId ? node : undefined;
   }
 
-  /** Selects the row that has the keyboard's focus; a row that cannot be chosen is none. */
-  async selectFocused(): Promise<void> {
-    await selectFocused(this.view);
+  /** Selects the row that has the keyboard's focus and gives it; what stands for rows that are not shown is none. */
+  async selectFocused(): Promise<RowNode | undefined> {
+    const node = await selectFocused(this.view);
+    return node instanceof RowNode && node.sessionId === this.sessionId ? node : undefined;
   }
 
   /** The id of the session that this window showed last. */
@@ -252,9 +259,13 @@ export class Tree implements vscode.TreeDataProvider<Node>, vscode.Disposable {
     const { sessionId } = this;
     let parent: RowNode | undefined;
     for (;;) {
-      const row = await this.level(parent).seek(entryId);
-      if (!row || sessionId === undefined || sessionId !== this.sessionId) {
+      const found = await this.level(parent).seek(entryId);
+      if (!found || sessionId === undefined || sessionId !== this.sessionId) {
         return parent;
+      }
+      const { row, moved } = found;
+      if (moved) {
+        this.changes.fire(undefined); // the editor can reveal a row only of the window that it has
       }
       const node: RowNode = new RowNode(sessionId, row, parent);
       if (row.id === entryId || !row.collapsed) {
@@ -285,7 +296,7 @@ export class Tree implements vscode.TreeDataProvider<Node>, vscode.Disposable {
   }
 
   private unfollow(sessionId: string | undefined): void {
-    if (sessionId !== undefined && sessionId !== this.wanted) {
+    if (sessionId !== undefined && sessionId !== this.wanted && !hasTranscript(sessionId)) {
       void this.client.close(sessionId).catch(() => undefined); // the connection may be gone, and all it followed
     }
   }
@@ -331,7 +342,7 @@ export class Tree implements vscode.TreeDataProvider<Node>, vscode.Disposable {
     item.accessibilityInformation = { label: rowSpoken(row, now), role: "treeitem" };
     item.contextValue = [
       "row",
-      can?.navigate && (!row.leaf || row.kind === "user") ? "navigate" : "",
+      can?.navigate && (row.id !== this.session?.leafId || row.kind === "user") ? "navigate" : "",
       can?.branch && row.kind === "user" ? "branch" : "",
       can?.fork ? "fork" : "",
       can?.label ? "label" : "",

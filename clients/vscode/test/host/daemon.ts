@@ -12,6 +12,9 @@ export const SESSION = process.env["DSH_TEST_SESSION"] ?? "";
 /** One that belongs to pi. */
 export const PI_SESSION = process.env["DSH_TEST_PI"] ?? "";
 
+/** One whose transcript is too long for a preview. */
+export const LONG_SESSION = process.env["DSH_TEST_LONG"] ?? "";
+
 export async function dshd(...words: string[]): Promise<Record<string, unknown>> {
   const program = vscode.workspace.getConfiguration("dsh").get<string>("daemon.path", "");
   const { stdout } = await run(program, [...words, "--json"]);

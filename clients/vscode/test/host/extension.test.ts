@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import * as vscode from "vscode";
-import { PI_SESSION, SESSION, dshd, editor, leaf, until } from "./daemon";
+import { LONG_SESSION, PI_SESSION, SESSION, dshd, editor, leaf, until } from "./daemon";
 
 interface Manifest {
   readonly contributes: {
@@ -101,10 +101,19 @@ describe("a session that is open", () => {
     assert.match(tab.viewType, /markdown\.preview/);
   });
 
+  it("opens a transcript as text where it is too long for the preview", async () => {
+    await run("dsh.openTranscript", { sessionId: LONG_SESSION });
+
+    assert.ok((await until("the text", () => editor("dsh-transcript"))).getText().length > 1_500_000);
+  });
+
   it("navigates, gives the prompt to edit, keeps it as the draft and goes back", async () => {
     await run("dsh.navigate", { sessionId: SESSION, entryId: PROMPT });
     const document = await until("the prompt", () => editor("dsh-prompt"));
     assert.equal(document.getText(), "Now refactor the handler");
+    await vscode.env.clipboard.writeText("not sent");
+    await run("dsh.sendPrompt"); // the key that went to the prompt, pressed twice
+    assert.equal(await vscode.env.clipboard.readText(), "not sent");
     assert.notEqual(await leaf(), LEAF);
 
     const edit = new vscode.WorkspaceEdit();
@@ -133,10 +142,13 @@ describe("a session that is open", () => {
     assert.equal(total, before + 2);
   });
 
-  it("is resumed in a terminal where it belongs to an agent of its own", async () => {
+  it("is resumed in one terminal where it belongs to an agent of its own", async () => {
+    const before = vscode.window.terminals.length;
+    await Promise.all([run("dsh.resume", { sessionId: PI_SESSION }), run("dsh.resume", { sessionId: PI_SESSION })]);
     await run("dsh.resume", { sessionId: PI_SESSION });
 
     const terminal = await until("the terminal", () => vscode.window.terminals.at(-1));
+    assert.equal(vscode.window.terminals.length, before + 1);
     const { shellPath, shellArgs } = terminal.creationOptions as vscode.TerminalOptions;
     terminal.dispose();
     assert.match(shellPath ?? "", /pi$/);

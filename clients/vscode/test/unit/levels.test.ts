@@ -98,8 +98,29 @@ test("an entry outside of the window is sought, and the window goes there", asyn
 
   const found = await level.seek("7");
 
-  assert.equal(found?.id, "7");
+  assert.deepEqual([found?.row.id, found?.moved], ["7", true]);
   assert.ok((await level.load()).rows.some(({ id }) => id === "7"));
+});
+
+test("a window in its place is told from one that has gone to the entry", async () => {
+  const level = new Chain(1000).level();
+
+  assert.deepEqual((await level.seek("990"))?.moved, false);
+  assert.deepEqual((await level.seek("7"))?.moved, true);
+  assert.deepEqual((await level.seek("8"))?.moved, false);
+});
+
+test("a level that became shorter than where its window was is shown around the leaf", async () => {
+  const chain = new Chain(2000);
+  let leaf = 1999;
+  const level = new Level(chain.fetch, () => String(leaf));
+  await level.load();
+
+  chain.total = 100;
+  leaf = 99;
+  level.stale();
+
+  assert.deepEqual(ids(await level.load()), ["0", "99"]);
 });
 
 test("an answer that did not come is asked for again", async () => {
