@@ -279,6 +279,18 @@ class Pane:
         """The name of a row, without what stands beside it."""
         return row.locator(".label-name").first.inner_text().replace("\xa0", " ")
 
+    def select(self, text: str) -> None:
+        """Click on a row; one that a redraw takes from under the mouse is clicked again."""
+
+        def selected() -> bool:
+            self.row(text).click()
+            with suppress(AssertionError):
+                expect(self.row(text)).to_have_class(re.compile("selected"), timeout=1_500)
+                return True
+            return False
+
+        wait_until(self.page, selected, f"{text!r} cannot be selected")
+
     def unfold(self, text: str) -> None:
         """Open a folded row with the mouse."""
         self.row(text).locator(".monaco-tl-twistie").click()

@@ -14,7 +14,6 @@ from playwright.sync_api import expect
 from .editor import Window, wait_until
 from .test_asking import leave, summarizer
 from .test_changing import PROMPT, leaf, tree
-from .test_tree import PATH
 from .world import World
 
 pytestmark = pytest.mark.timeout(600)  # the first test may have to install VS Code
@@ -86,29 +85,30 @@ def test_what_one_types_or_turns_to_while_a_prompt_is_sent_stays_and_it_is_sent_
     assert draft(world, session) is None
 
 
-def test_a_written_prompt_gives_way_to_the_one_of_a_move_only_where_one_agrees(world: World) -> None:
+@pytest.mark.parametrize(("answer", "left"), [("Keep It", "A long prompt"), ("Replace It", PROMPT)])
+def test_a_written_prompt_gives_way_to_the_one_of_a_move_only_where_one_agrees(
+    world: World, answer: str, left: str
+) -> None:
     session, window = tree(world)
     old = leaf(world, session)
     window.command("Agent Sessions: Open Prompt")
     window.editor.click()
     window.keys.type("A long prompt")
+    shows(window, "A long prompt")
 
-    for answer, left in (("Keep It", "A long prompt"), ("Replace It", PROMPT)):
-        window.tree.row(PROMPT).click()
-        expect(window.tree.row(PROMPT)).to_have_class(re.compile("selected"))
-        window.command("Agent Sessions: Navigate Here")
-        expect(window.dialog).to_contain_text("A long prompt")
-        assert leaf(world, session) == old
-        window.shot("prompt-replace-asks")
-        window.dialog.get_by_role("button", name=answer).click()
+    window.tree.select(PROMPT)
+    window.command("Agent Sessions: Navigate Here")
+    expect(window.dialog).to_contain_text("A long prompt")
+    assert leaf(world, session) == old
+    window.shot("prompt-replace-asks")
+    window.dialog.get_by_role("button", name=answer).click()
 
-        wait_until(window.page, lambda: leaf(world, session) != old, "the leaf does not move")
-        shows(window, left)
-        expect(window.page.locator(".editor-instance .monaco-editor.focused")).to_be_visible()
-        wait_until(window.page, lambda left=left: draft(world, session) == left, "another prompt is kept")
-        window.command("Agent Sessions: Undo the Last Move")
-        expect(window.tree.row(PATH[-1])).to_have_attribute("aria-label", re.compile("leaf"))
-        shows(window, left)
+    wait_until(window.page, lambda: leaf(world, session) != old, "the leaf does not move")
+    shows(window, left)
+    wait_until(window.page, lambda: draft(world, session) == left, "another prompt is kept")
+    window.command("Agent Sessions: Undo the Last Move")
+    wait_until(window.page, lambda: leaf(world, session) == old, "the leaf does not come back")
+    shows(window, left)
 
 
 def test_what_is_typed_while_a_move_is_made_stays(world: World) -> None:

@@ -248,7 +248,8 @@ export class Prompts implements vscode.FileSystemProvider, vscode.Disposable {
       }
     } else if (document.getText() === content) {
       await rewrite(document, "");
-      if (!document.isDirty) {
+      // What was typed just now may not have come to us when we looked: then nothing was replaced.
+      if (document.getText() === "" && !document.isDirty) {
         await vscode.window.tabGroups.close(tabsOf(document));
       }
     }
