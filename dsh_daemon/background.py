@@ -107,8 +107,11 @@ class Background:
                     await live.catch_up()
         await self.refresh(paths)
 
-    async def wait_for_walk(self, client: Client | None = None, token: str | int | None = None) -> None:
-        """Let the first walk over the roots end, telling how far it is where a token asks for that."""
+    async def up_to_date(self, client: Client | None = None, token: str | int | None = None) -> None:
+        """Let the list hold every session that was there when we were asked.
+
+        The first walk over the roots is waited for a while, and told of where a token asks for that.
+        """
         until = time.monotonic() + FIRST_WALK
         with Progress(client, token, "Looking for sessions") as progress:
             while not self.walked.is_set() and time.monotonic() < until:
@@ -116,10 +119,6 @@ class Background:
                 progress.report(f"{done}/{total}")
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self.walked.wait(), 0.1)
-
-    async def up_to_date(self, client: Client | None = None, token: str | int | None = None) -> None:
-        """Let the list hold every session that was there when we were asked, as after `wait_for_walk`."""
-        await self.wait_for_walk(client, token)
         if self.walked.is_set():
             self.collect(await self.service.off_loop(self.service.store.refresh_folders))
 

@@ -157,7 +157,7 @@ class Service:
         self.scanner = scan_by_two if helpers else scan
         self.hooks = Hooks(settings.limits.hook_seconds)
         self.model = self._model()
-        self._settings_at = self._settings_changed()
+        self._settings_at = self._settings_time()
         self.store.facts = self.store.facts._replace(summarize=lambda: self.summarizes)
 
     # Life
@@ -202,7 +202,7 @@ class Service:
             "index": self.indexing.info(),
         }
 
-    def _settings_changed(self) -> int:
+    def _settings_time(self) -> int:
         try:
             return os.stat(self.folders.config_file).st_mtime_ns
         except OSError:
@@ -210,7 +210,7 @@ class Service:
 
     def take_settings(self) -> None:
         """Take over what was written into `[summarizer]` since. All else counts from the next start on."""
-        if (at := self._settings_changed()) == self._settings_at:
+        if (at := self._settings_time()) == self._settings_at:
             return
         self._settings_at = at
         with suppress(ConfigError):  # the doctor tells

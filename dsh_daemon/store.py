@@ -134,7 +134,7 @@ class Store:
         return self._look_again(paths, {})
 
     def _look_again(self, paths: Iterable[str], apart: Container[str]) -> Delta:
-        """Look at `paths`, but not into the folders in them that are to be told `apart`."""
+        """Look at `paths`, but not into the folders in them that are looked at `apart`."""
         put: dict[str, Seen] = {}
         gone: list[str] = []
         with self._looking:

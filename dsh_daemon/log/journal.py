@@ -425,12 +425,10 @@ def _replace(fd: int, path: str, data: bytes, keep: str, size: int, pieces: Iter
 def _late(fd: int, offset: int) -> bytes:
     """What came behind `offset`, as soon as it does not grow: of a write that is under way a read may give a part."""
     until = time.monotonic() + QUIET
-    data = os.pread(fd, os.fstat(fd).st_size - offset, offset)
-    while data and time.monotonic() < until:
+    before = b""
+    while (data := os.pread(fd, os.fstat(fd).st_size - offset, offset)) != before and time.monotonic() < until:
+        before = data
         time.sleep(SETTLE)
-        before, data = data, os.pread(fd, os.fstat(fd).st_size - offset, offset)
-        if data == before:
-            break
     return data
 
 
